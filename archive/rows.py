@@ -134,7 +134,7 @@ def trust_of(verdict: Verdict) -> Trust | None:
     """Return the trust that a verdict of our own judge earns; None when the candidate does not become a kernel."""
     match verdict:
         case Passed():
-            return "confirmed" if verdict.measurement.confirmed else "verified"
+            return "confirmed" if verdict.trust == "confirmed" else "verified"  # not where a check could not be run
         case Compiled():
             return "compiled"
         case BuildFailed() | Wrong() | Crashed() | TimedOut() | Rejected():

@@ -43,12 +43,17 @@ class Operator:
     defaults: tuple[tuple[int, Scalar], ...] = ()  # of positions that recorded calls may leave out
     added: int | None = None  # position of the operand of a product that is added to it
     one_hot: tuple[tuple[int, Along], ...] = ()  # operands of a product to probe, and the sides that outputs are on
+    weights_one_hot: tuple[tuple[int, Along], ...] = ()  # the same of a second product within the operator
     transposes: Literal["", "matrix", "adjoint", "dims"] = ""  # the last two dimensions, or those that it is given
     random_if: tuple[str, ...] = ()  # arguments all of which must be set for it to draw random numbers
     tells_equals_apart: bool = False  # its result says which one of equal elements it took
     takes_first: bool = False  # of equal elements, as its documentation says
     last_write_stays: bool = False  # of what it writes to one place one value stays, and which is not defined
     parts_inputs: bool = False  # its numbers are thresholds or bounds: it computes differently on their two sides
+    elementwise: bool = False  # each element of its result comes of the elements at the same place
+    jumps: bool = False  # its result moves by a step where its operand passes a number
+    fades: bool = False  # has a side on which its result goes to nothing, or to its argument, and is exact there
+    largest: bool = False  # looks for the largest, or smallest, of many
     class_numbers: bool = False  # a loss whose second argument holds class numbers, one of which it leaves out
 
     # How it is recorded.
@@ -76,26 +81,35 @@ _FACTORY = Operator(cost="factory", literal_numbers=True)
 _DEVICE_FACTORY = replace(_FACTORY, names_device=True)
 _FUNCTION = Operator(in_functional=True)
 _REDUCTION = Operator(dims=(1,))
+_INDEX_OF_LARGEST = replace(_REDUCTION, tells_equals_apart=True, takes_first=True, largest=True)
 _PRODUCT = Operator(cost="product")
 _MATRIX_PRODUCT = replace(_PRODUCT, one_hot=((1, "columns"), (0, "rows")))
+_ATTENTION = replace(
+    _PRODUCT, random_if=("dropout_p",), one_hot=((1, "rows"), (0, "rows")), weights_one_hot=((2, "columns"),)
+)
 _ADDED_TO_PRODUCT = replace(_PRODUCT, added=0)
 _NORM_DEFAULTS: tuple[tuple[int, Scalar], ...] = ((2, None), (3, None), (4, 1e-05))
 
-_ROWS: tuple[tuple[str, Operator], ...] = (
+_ELEMENTWISE: tuple[tuple[str, Operator], ...] = (
     # Arithmetic, element by element.
-    ("acos asin atan cos cosh sin sinh tan tanh erf exp expm1 log log10 log1p log2", Operator()),
-    ("reciprocal rsqrt sqrt square sigmoid div floor_divide remainder lerp addcdiv addcmul", Operator()),
-    ("eq ne lt le gt ge", Operator(parts_inputs=True)),
+    ("acos asin atan cos cosh sin sinh tan tanh erf log log10 log2", Operator()),
+    ("exp expm1 log1p", Operator(fades=True)),
+    ("reciprocal rsqrt sqrt square sigmoid div lerp addcdiv addcmul", Operator()),
+    ("floor_divide remainder", Operator(jumps=True)),
+    ("eq ne lt le gt ge", Operator(parts_inputs=True, jumps=True)),
     ("isnan logical_and logical_not logical_or bitwise_and bitwise_not bitwise_or", Operator()),
     ("bitwise_xor log_sigmoid bitwise_left_shift bitwise_right_shift atan2 isinf isfinite", Operator()),
-    ("logical_xor acosh asinh atanh erfc exp2 deg2rad rad2deg sinc special_entr special_ndtr logit", Operator()),
-    ("fmod heaviside hypot ldexp logaddexp logaddexp2 xlogy float_power isclose signbit", Operator()),
+    ("logical_xor acosh asinh atanh erfc deg2rad rad2deg sinc special_entr special_ndtr logit", Operator()),
+    ("exp2", Operator(fades=True)),
+    ("fmod heaviside", Operator(jumps=True)),
+    ("hypot ldexp logaddexp logaddexp2 xlogy float_power isclose signbit", Operator()),
     ("copysign fmax fmin nan_to_num", Operator(exact=True)),
     ("add", Operator(light=True, commutative="Tensor")),
     ("sub rsub pow", Operator(light=True)),
     ("mul", Operator(commutative="Tensor")),
     ("maximum minimum", Operator(exact=True, commutative="default")),
-    ("abs neg sign floor ceil round trunc", Operator(exact=True)),
+    ("abs neg", Operator(exact=True)),
+    ("sign floor ceil round trunc", Operator(exact=True, jumps=True)),
     ("clamp_max", Operator(parts_inputs=True)),
     ("clamp_min", Operator(exact=True, parts_inputs=True)),
     ("clamp", Operator(exact=True, light=True, parts_inputs=True)),
@@ -105,24 +119,30 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("threshold", replace(_FUNCTION, parts_inputs=True)),
     ("silu relu6 celu prelu hardshrink softshrink hardsigmoid hardswish", _FUNCTION),
     ("relu", replace(_FUNCTION, exact=True)),
-    ("elu gelu mish selu softplus", replace(_FUNCTION, light=True)),
+    ("elu gelu mish selu", replace(_FUNCTION, light=True)),
+    ("softplus", replace(_FUNCTION, light=True, fades=True)),
     ("hardtanh", replace(_FUNCTION, light=True, exact=True, parts_inputs=True)),
     ("leaky_relu", replace(_FUNCTION, light=True, defaults=((1, 0.01),))),
+)
+_ROWS: tuple[tuple[str, Operator], ...] = (
+    *((names, replace(row, elementwise=True)) for names, row in _ELEMENTWISE),
     ("glu", replace(_FUNCTION, literal_numbers=True)),
     ("rrelu", Operator(random_if=("training",))),
     ("dropout feature_dropout alpha_dropout feature_alpha_dropout", Operator(dropout=True)),
     # Reductions, scans, orders.
     ("any all prod norm linalg_vector_norm frobenius_norm count_nonzero dist", Operator()),
     ("aminmax", Operator(exact=True)),
-    ("sum mean var std var_mean std_mean logsumexp cumsum cumprod", _REDUCTION),
-    ("amax amin", replace(_REDUCTION, exact=True)),
-    ("max min", replace(_REDUCTION, exact=True, tells_equals_apart=True, takes_first=True)),
-    ("argmax argmin", replace(_REDUCTION, reads_in_part=True, tells_equals_apart=True, takes_first=True)),
-    ("softmax log_softmax", replace(_REDUCTION, in_functional=True)),
-    ("_softmax _log_softmax logcumsumexp quantile", Operator()),
+    ("sum mean var std var_mean std_mean cumsum cumprod", _REDUCTION),
+    ("logsumexp", replace(_REDUCTION, largest=True)),
+    ("amax amin", replace(_REDUCTION, exact=True, largest=True)),
+    ("max min", replace(_REDUCTION, exact=True, tells_equals_apart=True, takes_first=True, largest=True)),
+    ("argmax argmin", replace(_INDEX_OF_LARGEST, reads_in_part=True)),
+    ("softmax log_softmax", replace(_REDUCTION, in_functional=True, largest=True)),
+    ("_softmax _log_softmax logcumsumexp", Operator(largest=True)),
+    ("quantile", Operator()),
     ("cummax cummin argsort median mode msort kthvalue", Operator(tells_equals_apart=True)),
     ("sort", Operator(exact=True, tells_equals_apart=True)),
-    ("topk", Operator(exact=True, reads_in_part=True, tells_equals_apart=True)),
+    ("topk", Operator(exact=True, reads_in_part=True, tells_equals_apart=True, largest=True)),
     # Normalisations, losses, pooling.
     ("batch_norm instance_norm", Operator()),
     ("cross_entropy_loss nll_loss2d nll_loss_forward", Operator(class_numbers=True)),
@@ -135,20 +155,20 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("cosine_embedding_loss adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d", Operator()),
     ("nll_loss", replace(_FUNCTION, literal_numbers=True, class_numbers=True)),
     ("adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d", replace(_FUNCTION, literal_numbers=True)),
-    ("max_pool1d max_pool2d max_pool3d", replace(_FUNCTION, reads_in_part=True)),
-    ("max_pool2d_with_indices max_pool3d_with_indices", Operator(exact=True)),
+    ("max_pool1d max_pool2d max_pool3d", replace(_FUNCTION, reads_in_part=True, largest=True)),
+    ("max_pool2d_with_indices max_pool3d_with_indices", Operator(exact=True, largest=True)),
     # Products: matrices, convolutions, attention, recurrent layers.
     ("matmul mm bmm", _MATRIX_PRODUCT),
     ("mv dot vdot inner einsum tensordot chain_matmul linalg_multi_dot", _PRODUCT),
     ("outer", Operator()),
-    ("linear", replace(_PRODUCT, in_functional=True, added=2, one_hot=((1, "rows"),))),
+    ("linear", replace(_PRODUCT, in_functional=True, added=2, one_hot=((1, "rows"), (0, "rows")))),
     ("addmm baddbmm", replace(_ADDED_TO_PRODUCT, one_hot=((2, "columns"), (1, "rows")))),
     ("addbmm addmv", _ADDED_TO_PRODUCT),
     ("convolution", replace(_PRODUCT, added=2)),
     ("conv1d conv2d conv3d", replace(_PRODUCT, in_functional=True, one_hot=((1, "first"),))),
     ("conv_transpose1d conv_transpose2d conv_transpose3d bilinear", replace(_PRODUCT, in_functional=True)),
-    ("scaled_dot_product_attention", replace(_PRODUCT, in_functional=True, random_if=("dropout_p",))),
-    ("_scaled_dot_product_flash_attention_for_cpu", replace(_PRODUCT, random_if=("dropout_p",))),
+    ("scaled_dot_product_attention", replace(_ATTENTION, in_functional=True)),
+    ("_scaled_dot_product_flash_attention_for_cpu", _ATTENTION),
     ("lstm gru rnn_tanh rnn_relu", Operator(cost="recurrent", literal_numbers=True, random_if=("dropout", "train"))),
     # Views.
     ("squeeze unsqueeze unflatten movedim", _VIEW),
@@ -198,7 +218,8 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("embedding_dense_backward diag diff _weight_norm trace renorm cdist", Operator()),
     ("max_pool2d_with_indices_backward max_pool3d_with_indices_backward max_unpool2d max_unpool3d", Operator()),
     ("histc segment_reduce im2col col2im affine_grid_generator", Operator()),
-    ("embedding_bag _embedding_bag searchsorted bucketize", Operator(reads_in_part=True)),
+    ("embedding_bag _embedding_bag", Operator(reads_in_part=True)),
+    ("searchsorted bucketize", Operator(reads_in_part=True, jumps=True)),
     ("grid_sampler grid_sampler_2d grid_sampler_3d", Operator(reads_in_part=True)),
     ("fill zero copy slice_scatter select_scatter", Operator(cost="layout", exact=True)),
     ("upsample_nearest1d upsample_nearest2d upsample_nearest3d", Operator(exact=True)),

@@ -7,9 +7,47 @@ Comes in: a FunctionalProblem. Goes out: yes or no. PyTorch documents the first 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rag_kernels.eval.aten import operator
-from rag_kernels.eval.records import FunctionalProblem, Ref, Value
+from rag_kernels.eval.records import FunctionalProblem, Node, Ref, Value
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSource:
+    """Where an output of indices comes from: the number of its operator among all that choose from what may be equal.
+
+    `exact`: it chooses from inputs as they are; `first`: of equals the first is owed then.
+    """
+
+    number: int
+    exact: bool
+    first: bool
+
+
+def index_source(fp: FunctionalProblem, output: str) -> IndexSource | None:
+    """Return where the indices of an output come from; None where they were computed with, or are no such."""
+    nodes: dict[str, Node] = {node.name: node for node in fp.nodes}
+    node = nodes.get(output)
+    while node is not None and not operator(node.op).tells_equals_apart:
+        source = node.args[0] if node.args else None
+        passed_on = node.op == "getitem" or operator(node.op).cast
+        node = nodes.get(source.name) if passed_on and isinstance(source, Ref) else None
+    if node is None:
+        return None
+    choosing = [n for n in fp.nodes if operator(n.op).tells_equals_apart]
+    exact = set(names_in(node.args)) <= as_they_are(fp)
+    return IndexSource(choosing.index(node), exact, operator(node.op).takes_first)
+
+
+def as_they_are(fp: FunctionalProblem) -> set[str]:
+    """Return arguments and what holds nothing but elements of them."""
+    found = {a.name for a in fp.tensors}
+    for node in fp.nodes:
+        traits, read = operator(node.op), set(names_in((*node.args, *(value for _, value in node.kwargs))))
+        if read <= found and (traits.exact or traits.cost == "layout" or node.op == "getitem"):
+            found.add(node.name)
+    return found
 
 
 def first_of_equals(fp: FunctionalProblem) -> bool:
@@ -17,21 +55,17 @@ def first_of_equals(fp: FunctionalProblem) -> bool:
 
     After arithmetic rounding may part what is equal, or make equal what is not.
     """
-    found, as_they_are = False, {a.name for a in fp.tensors}
-    for node in fp.nodes:
-        traits, read = operator(node.op), set(_names((*node.args, *(value for _, value in node.kwargs))))
-        if traits.tells_equals_apart:
-            if not traits.takes_first or not read <= as_they_are:
-                return False
-            found = True
-        elif read <= as_they_are and (traits.exact or traits.cost == "layout" or node.op == "getitem"):
-            as_they_are.add(node.name)
-    return found
+    known = as_they_are(fp)
+    choosing = [n for n in fp.nodes if operator(n.op).tells_equals_apart]
+    reads = [set(names_in((*n.args, *(value for _, value in n.kwargs)))) for n in choosing]
+    first = all(operator(n.op).takes_first for n in choosing)
+    return bool(choosing) and first and all(read <= known for read in reads)
 
 
-def _names(values: tuple[Value, ...]) -> Iterator[str]:
+def names_in(values: tuple[Value, ...]) -> Iterator[str]:
+    """Yield the names of arguments and nodes among the arguments of a node."""
     for value in values:
         if isinstance(value, Ref):
             yield value.name
         elif isinstance(value, tuple):
-            yield from _names(value)
+            yield from names_in(value)

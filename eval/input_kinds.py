@@ -6,9 +6,16 @@ from __future__ import annotations
 CONSTANT_ROWS = "constant rows"
 AT_CONSTANTS = "at constants"  # on the thresholds and bounds that stand in the problem, and right beside them
 EDGES = "edges"  # all that counts lies at the very end, and at the beginning
+# Of problems with such operators alone: where exponentials go to nothing; rows of which the largest is far below zero;
+# factors whose products are subnormal; whole numbers, quotients of which are exact.
+LOW, DEEP, FADING, WHOLE = "low", "deep", "fading", "whole numbers"
 SPECIAL = (
     EDGES,
     AT_CONSTANTS,
+    LOW,
+    DEEP,
+    FADING,
+    WHOLE,
     "faint",
     "spread",
     "shifted",
@@ -31,6 +38,7 @@ WIDE = "wide integers"  # of either sign, or all that what reads them as indices
 # targets that a loss is to leave out; indices that count from the end where the problem draws none.
 REPEATED, IGNORED, FROM_END = "repeated integers", "ignored targets", "indices from the end"
 INTEGER_KINDS = (WIDE, REPEATED, IGNORED, FROM_END)
+PROBE, OTHER_PROBE = "probe", "probe of the other factors"  # products that are exact (`eval.numerics.exactness_probe`)
 NON_FINITE = "non-finite"  # NaN and infinity here and there, where the module says something of them
 # Relative errors of an exactness probe: fp32 in any order of summation stays below the first; TF32, fp16 and bf16 are
 # above the second, bf16 above the third.

@@ -7,7 +7,7 @@ of these and returns the next: file -> Problem -> FunctionalProblem; text -> Can
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rag_kernels.eval.errors import MachineError as MachineError
@@ -26,11 +26,27 @@ COMPARABLE = {"strict": ("strict",), "tf32": ("strict", "split-precision", "tf32
 UNCHECKED = "unchecked"  # begins a label: what could not be tried, which lowers the trust in a result
 MORE_MEMORY = "more memory than the module"
 SPECIALISED = "shape-specialised"  # a label: right at its own sizes, and not at others
+SLOWER = "suspicious: slower on unrelated contents"  # a label
+UNRELATED = "unrelated contents"  # a check: as fast on these as on others
+# Labels that say what a kernel does, by what was seen: to see it once is enough. Others say how it went this time.
+LASTING_LABELS = (
+    "near-copy",
+    "fragile",
+    SLOWER,
+    "suspicious: rounding leans",
+    "suspicious: looks around",
+    "rounds in between",
+    SPECIALISED,
+    "contiguous-only",
+    "finite-only",
+    "nondeterministic",
+)
 # What keeps a speed-up out of headlines: also less accuracy than PyTorch's on finite inputs, unless these are subnormal
 # numbers, integers beyond those that the problem draws, or padding that is read and thrown away.
 BARRED_LABELS = ("degenerate problem", "suspicious", "fragile")
 FORGIVEN = tuple(
-    f"fragile: {kind}" for kind in ("tiny", "wide integers", "ignored targets", "indices from the end", "initcheck")
+    f"fragile: {kind}"
+    for kind in ("tiny", "fading", "wide integers", "ignored targets", "indices from the end", "initcheck")
 )
 
 
@@ -385,6 +401,16 @@ class Passed:
             return "verified"
         left_out = any(label.startswith(UNCHECKED) for label in self.labels)
         return "confirmed in part" if left_out else "confirmed"
+
+
+def with_labels_of(passed: Passed, before: Passed) -> Passed:
+    """Return a confirmation with what was seen of the kernel before and is not disproved: labels, a lower precision."""
+    disproved = {SLOWER} if UNRELATED in passed.checks else set()
+    kept = [s for s in before.labels if s.startswith(LASTING_LABELS) and s not in disproved and s not in passed.labels]
+    if SPECIALISED in kept and passed.contract is not None:
+        passed = replace(passed, contract=before.contract)
+    precision = passed.precision if passed.precision != "strict" else before.precision
+    return replace(passed, labels=(*passed.labels, *kept), precision=precision)
 
 
 @dataclass(frozen=True, slots=True)

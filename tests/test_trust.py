@@ -7,9 +7,19 @@ import pytest
 from judging import THOROUGH, altered, verdict
 from support.kept import kept_judge
 
+from rag_kernels.archive.rows import trust_of
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
-from rag_kernels.eval.records import MORE_MEMORY, UNCHECKED, Candidate, FunctionalProblem, Passed
+from rag_kernels.eval.records import (
+    MORE_MEMORY,
+    SLOWER,
+    UNCHECKED,
+    UNRELATED,
+    Candidate,
+    FunctionalProblem,
+    Passed,
+    with_labels_of,
+)
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
@@ -141,5 +151,19 @@ def test_what_could_not_be_tried_lowers_the_trust(judge: LocalJudge, softmax: Fu
     confirmed = replace(passed, measurement=replace(passed.measurement, confirmed=True))
     assert confirmed.trust == "confirmed in part" and confirmed.claims_speed == passed.claims_speed
     assert replace(confirmed, labels=()).trust == "confirmed"
+    assert trust_of(confirmed) == "verified" and trust_of(replace(confirmed, labels=())) == "confirmed"
     row = judged_row(replace(judged, verdict=confirmed))
     assert row["trust"] == "confirmed in part" and row["candidate_extra_bytes"] is not None
+
+
+def test_a_confirmation_keeps_what_was_seen_before_unless_it_shows_otherwise(
+    quick: LocalJudge, softmax: FunctionalProblem
+) -> None:
+    passed = verdict(quick, softmax, altered())
+    assert isinstance(passed, Passed)
+    before = replace(passed, labels=("fragile: low", SLOWER, "noisy machine"), precision="split-precision")
+    again = replace(passed, labels=("fragile: low",), checks=())
+    kept = with_labels_of(again, before)
+    assert kept.labels == ("fragile: low", SLOWER) and kept.precision == "split-precision" and not kept.claims_speed
+    disproved = with_labels_of(replace(again, checks=(UNRELATED,)), before)
+    assert disproved.labels == ("fragile: low",)

@@ -30,6 +30,7 @@ from rag_kernels.eval.machine.device_lock import DeviceLock
 from rag_kernels.eval.numerics.oracle import double_factories, doubled, strict_precision, tensors, vary
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import FunctionalProblem, TensorArgument
+from rag_kernels.eval.steps import has_steps, is_elementwise
 
 TINY = 1e-300
 SLOW_SHARE = 0.25  # of the budget; beyond it only one kind of inputs is calibrated
@@ -242,7 +243,13 @@ class Examiner:
             Case(lambda mode, values=s.values: subject.run(values, mode), s.reference, s.oracle)  # type: ignore[misc]
             for s in samples
         ]
-        return calibrate(cases, subject.generator, self.out_of_time)
+        return calibrate(
+            cases,
+            subject.generator,
+            self.out_of_time,
+            elementwise=is_elementwise(subject.fp),
+            steps=has_steps(subject.fp),
+        )
 
     def _sensitivities(self) -> tuple[Sensitivity, ...]:
         fp = self.subject.fp

@@ -30,12 +30,16 @@ from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.gpu_exchange import Exchange, KeptOutputs
 from rag_kernels.eval.children.gpu_shared_memory import NotShared
 from rag_kernels.eval.children.memory import MemoryCount
+from rag_kernels.eval.index_ties import index_source
 from rag_kernels.eval.input_kinds import (
     AT_CONSTANTS,
     FROM_END,
     IGNORED,
     INTEGER_KINDS,
     INTEGERS,
+    NON_FINITE,
+    OTHER_PROBE,
+    PROBE,
     REPEATED,
     precision_class,
 )
@@ -95,8 +99,11 @@ from rag_kernels.eval.numerics.input_draws import (
     repeated,
     some_ignored,
     widened,
+    with_zeros,
 )
 from rag_kernels.eval.numerics.oracle import (
+    ExactCasts,
+    double_factories,
     doubled,
     is_constant,
     right_answer,
@@ -107,9 +114,11 @@ from rag_kernels.eval.numerics.oracle import (
 )
 from rag_kernels.eval.numerics.rounding_faults import rounding_fault
 from rag_kernels.eval.numerics.rounding_noise import RoundingNoise, rounded_anew
+from rag_kernels.eval.numerics.steps import Choosing, as_good, excused, far, stepped
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.channel import Channel, Failed
 from rag_kernels.eval.records import FunctionalProblem, TensorArgument
+from rag_kernels.eval.steps import has_steps
 
 
 def serve_cuda(channel: Channel) -> None:
@@ -174,6 +183,7 @@ class Answer:
     kind: Literal["fp64", "own dtype"]
     noise: list[torch.Tensor | None] | None = None
     owed: list[Yardstick | None] = field(default_factory=list)  # one an output, once it was asked for
+    raw: list[torch.Tensor] = field(default_factory=list)  # the module's outputs, where steps were taken out
 
     def yardsticks(self) -> list[Yardstick | None]:
         """Return what each output is held against; None for exact ones."""
@@ -196,6 +206,7 @@ class Reference:
         strict_precision()
         self.tf32 = message.tf32
         self.operands = message.operands
+        self.has_steps = has_steps(self.fp)
         on_gpu = self.device.type != "cpu"  # there only their forms are of use
         self.content = attach(fds[0], message.content, writable=False, lazily=on_gpu)
         self.submitted = attach(fds[1], message.outputs, writable=False, lazily=on_gpu)
@@ -255,7 +266,7 @@ class Reference:
             case ShowPrecision(draw, taken):
                 reply = self.precision(draw, taken)
             case AskForProbes():
-                reply = Probes(bool(targets(self.fp)))
+                reply = Probes(bool(targets(self.fp)), bool(targets(self.fp, other=True)))
             case Settle():
                 self.memory.settle()
             case TellMemory():
@@ -307,7 +318,7 @@ class Reference:
         with self.device:
             leaves = pytree.tree_leaves(list(self.get_inputs()))
         generator = torch.Generator(self.device).manual_seed(seed ^ 0x5EED)
-        probed = targets(self.fp) if kind == "probe" else {}
+        probed = targets(self.fp, other=kind == OTHER_PROBE) if kind in (PROBE, OTHER_PROBE) else {}
         constants = self._constants(leaves) if kind == AT_CONSTANTS else []
         for argument, tensor in zip(self.fp.tensors, target, strict=True):
             if argument.role == "input":
@@ -324,6 +335,7 @@ class Reference:
                 value = self.initial[argument.name]
                 varies = argument.role == "parameter" or is_constant(value)  # running statistics, not masks
                 value = vary(value, generator) if varies else value
+                value = with_zeros(value, generator) if kind == NON_FINITE and argument.role == "parameter" else value
             if argument.name in probed:
                 value = one_hot(value, probed[argument.name], generator)
             tensor.copy_(value)
@@ -446,6 +458,8 @@ class Reference:
         if noisy and draw is None:
             answer.noise = self._noise(answer, operands=self.operands)
         noise = answer.noise or [None] * len(answer.oracle)
+        if answer.raw:
+            outputs = [_as_pytorch_steps(g.to(self.device), *o) for g, *o in self._stepped(outputs, answer)]
         results = [
             compare(got.to(self.device), reference, oracle, noise=row, limits=limits, owed=owed)
             for got, reference, oracle, row, owed in zip(
@@ -453,27 +467,62 @@ class Reference:
             )
         ]
         for at, (result, got) in enumerate(zip(results, outputs, strict=True)):
-            if result.one_apart:
-                results[at] = self._settled(result, at, got, answer)
+            if not result.ok:
+                results[at] = self._settled(result, at, got.to(self.device), answer, limits)
         if answer.kind == "fp64" and answer.noise is None:  # of ordinary contents
             given = zip(results, outputs, answer.reference, answer.oracle, strict=True)
             results = [replace(r, rounding=rounding_fault(g.to(self.device), own, o)) for r, g, own, o in given]
         self._release()
         return Checked(tuple(results))
 
-    def _settled(self, result: Comparison, at: int, got: torch.Tensor, answer: Answer) -> Comparison:
-        """Return the result of an output whose integers are one apart: right if rounding decides; its content is
-        there."""
+    def _stepped(self, outputs: Sequence[torch.Tensor], answer: Answer) -> Iterator[tuple[torch.Tensor, ...]]:
+        return zip(outputs, answer.raw, answer.oracle, strict=True)
+
+    def _settled(
+        self, result: Comparison, at: int, got: torch.Tensor, answer: Answer, limits: tuple[float, float] | None
+    ) -> Comparison:
+        """Return the result of an output that differs: right if rounding decides where; its content is there."""
+        own, right = (answer.raw or answer.reference)[at], answer.oracle[at]
+        if got.is_floating_point():
+            if not self.has_steps or got.shape != right.shape:
+                return result
+            put_right = excused(got, own, right, self._again(at))
+            noise = answer.noise[at] if answer.noise else None
+            known = {"noise": noise, "limits": limits, "owed": answer.yardsticks()[at]}
+            return result if put_right is None else compare(put_right, answer.reference[at], right, **known)  # type: ignore[arg-type]
+        if result.one_apart and decided_by_rounding(got, own, right, self._again(at)):
+            return Comparison(True, 0.0, "")
+        return Comparison(True, 0.0, "") if self._chosen_as_well(at, got, right) else result
+
+    def _again(self, at: int) -> Iterator[torch.Tensor]:
+        """Yield an output of one run after another with amplified rounding."""
         generator = torch.Generator(self.device).manual_seed(int(torch.randint(1 << 30, ())))
+        for _ in range(MOST_RUNS):
+            self._restore()
+            with RoundingNoise(generator, exact_stays=True):
+                results = tensors(self.model(*pytree.tree_unflatten(self.leaves, self.tree)))
+            yield results[at]  # outside: what is done with it rounds as ever
 
-        def again() -> Iterator[torch.Tensor]:
-            for _ in range(MOST_RUNS):
-                self._restore()
-                with RoundingNoise(generator):
-                    yield tensors(self.model(*pytree.tree_unflatten(self.leaves, self.tree)))[at]
-
-        given = got.to(self.device), answer.reference[at], answer.oracle[at]
-        return Comparison(True, 0.0, "") if decided_by_rounding(*given, again()) else result
+    def _chosen_as_well(self, at: int, got: torch.Tensor, right: torch.Tensor) -> bool:
+        """Return whether an output of indices chooses values as good as the right ones."""
+        source = index_source(self.fp, self.fp.results[at]) if at < len(self.fp.results) else None
+        if source is None or (source.exact and source.first):
+            return False
+        self._restore()
+        inputs = pytree.tree_unflatten(self.leaves, self.tree)
+        with Choosing() as own:
+            self.model(*inputs)
+        with (
+            contextlib.suppress(RuntimeError, TypeError, ValueError),
+            double_factories(),
+            ExactCasts(),
+            Choosing() as wide,
+        ):
+            torch.func.functional_call(self.model, self._doubled_state(), tuple(doubled(inputs)))
+            if len(own.choices) == len(wide.choices) > source.number:
+                pair = wide.choices[source.number], own.choices[source.number]
+                return as_good(got, right.to(got.dtype), *pair, exact=source.exact)
+        return False
 
     def _outputs(self, taken: int | None) -> list[torch.Tensor]:
         return self.submitted if taken is None else self.kept_outputs.look_up(taken)
@@ -498,10 +547,26 @@ class Reference:
         exact = right_answer(in_double, results)
         if exact is None:
             return Answer(results, results, "own dtype")
-        answer = Answer(results, exact, "fp64")
+        answer = self._without_steps(Answer(results, exact, "fp64"))
         # In fp64 the oracle rounds as badly as the module; a few sums that cancel have no scale of their own.
         if any(t.dtype == torch.float64 or t.numel() < FEW for t in results):
             answer.noise = self._noise(answer)
+        return answer
+
+    def _without_steps(self, answer: Answer) -> Answer:
+        """Return an answer in which PyTorch's own steps by rounding are no errors that others may have anywhere."""
+        if not self.has_steps:
+            return answer
+        raw = answer.reference
+        floats = [own.is_floating_point() and own.numel() > 0 for own in raw]
+        pairs = zip(raw, answer.oracle, floats, strict=True)
+        steps = [stepped(own, right, right) if is_float else None for own, right, is_float in pairs]
+        if any(step is not None for step in steps):
+            answer.raw = raw
+            answer.reference = [
+                own if step is None else torch.where(step, right.to(own.dtype), own)
+                for own, right, step in zip(raw, answer.oracle, steps, strict=True)
+            ]
         return answer
 
     def _own(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -533,6 +598,8 @@ class Reference:
                 results = tensors(self.model(*pytree.tree_unflatten(leaves, self.tree)))
             for i, (got, oracle) in enumerate(zip(results, answer.oracle, strict=True)):
                 if got.is_floating_point():
+                    step = stepped(got, oracle, oracle) if self.has_steps and got.numel() else None
+                    got = got if step is None else torch.where(step, oracle.to(got.dtype), got)
                     worst[i] = largest_error(got, oracle, worst[i])
         return worst
 
@@ -549,6 +616,14 @@ class Reference:
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+def _as_pytorch_steps(got: torch.Tensor, own: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return an output with the elements set right at which it steps as PyTorch does."""
+    if not got.is_floating_point() or got.shape != own.shape:
+        return got
+    step = stepped(own, right, right)
+    return got if step is None else torch.where(step & ~far(got, own, right), right.to(got.dtype), got)
 
 
 def _events() -> list[torch.cuda.Event]:

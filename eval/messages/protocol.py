@@ -266,6 +266,7 @@ class Probes:
     """Whether there are some."""
 
     any: bool
+    other: bool = False  # whether some product has a second factor to probe
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class _Errors:
 
 def yardstick(reference: torch.Tensor, oracle: torch.Tensor, noise: torch.Tensor | None = None) -> Yardstick:
     """Return what PyTorch's own errors (or the noise, where it is more) and the roundoff allow."""
-    unit, rows = UNIT_ROUNDOFF[reference.dtype], _rows(reference)
+    unit, rows = UNIT_ROUNDOFF[reference.dtype], rows_of(reference)
     own, exact, scale = (_Rows(reference, rows) for _ in range(3))
     reference, oracle = reference.reshape(rows, -1), oracle.reshape(rows, -1)
     noise = None if noise is None else noise.reshape(rows, -1)
@@ -169,7 +169,7 @@ def yardstick(reference: torch.Tensor, oracle: torch.Tensor, noise: torch.Tensor
 
 def _errors(got: torch.Tensor, oracle: torch.Tensor, owed: Yardstick) -> _Errors:
     """Read both in blocks, on a CPU by one thread: fp64 copies of whole tensors would take most of a verdict's time."""
-    rows = _rows(got)
+    rows = rows_of(got)
     error = _Rows(got, rows)
     got, oracle = got.reshape(rows, -1), oracle.reshape(rows, -1)
     with one_thread():
@@ -185,7 +185,7 @@ def _errors(got: torch.Tensor, oracle: torch.Tensor, owed: Yardstick) -> _Errors
     )
 
 
-def _rows(tensor: torch.Tensor) -> int:
+def rows_of(tensor: torch.Tensor) -> int:
     """Return into how many rows a tensor is cut: along the first dimension, if they are long enough."""
     rows = tensor.shape[0] if tensor.dim() > 1 else 1
     return rows if tensor.numel() // max(1, rows) >= MIN_SLICE else 1
@@ -195,7 +195,7 @@ def own_error(reference: torch.Tensor, oracle: torch.Tensor) -> float:
     """Return the relative error of an output as a whole; infinite where either is not finite."""
     if reference.numel() == 0:
         return 0.0
-    rows = _rows(reference)
+    rows = rows_of(reference)
     error, exact = _Rows(reference, rows), _Rows(reference, rows)
     reference, oracle = reference.reshape(rows, -1), oracle.reshape(rows, -1)
     with one_thread():

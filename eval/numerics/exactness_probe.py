@@ -17,20 +17,27 @@ from rag_kernels.eval.numerics.input_draws import one_hot_rows
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorArgument
 
 
-def targets(fp: FunctionalProblem) -> dict[str, Along]:
+def targets(fp: FunctionalProblem, *, other: bool = False) -> dict[str, Along]:
     """Return argument name -> the side of it on which the outputs are.
 
-    Empty where no product has an argument to probe.
+    Empty where no product has an argument to probe. A one-hot factor is exact in any precision, so it is the `other`
+    factors' precision that shows where these are one-hot; empty where no product has two.
     """
+    return {} if other and _chosen(fp, other=True) == _chosen(fp, other=False) else _chosen(fp, other=other)
+
+
+def _chosen(fp: FunctionalProblem, *, other: bool) -> dict[str, Along]:
     nodes = {n.name: n for n in fp.nodes}
     arguments = {a.name: a for a in fp.tensors if a.spec.dtype in {"float32", "float64"} and len(a.spec.shape) > 1}
     chosen: dict[str, Along] = {}
     for node in fp.nodes:
-        for position, along in operator(node.op).one_hot:
-            found = _argument(node.args[position], along, nodes, arguments) if position < len(node.args) else None
-            if found is not None:
-                chosen.setdefault(*found)
-                break
+        traits = operator(node.op)
+        for factors in (traits.one_hot[:: -1 if other else 1], traits.weights_one_hot):
+            for position, along in factors:
+                found = _argument(node.args[position], along, nodes, arguments) if position < len(node.args) else None
+                if found is not None:
+                    chosen.setdefault(*found)
+                    break
     return chosen
 
 

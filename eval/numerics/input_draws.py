@@ -11,11 +11,22 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from rag_kernels.eval.input_kinds import EDGES, INTEGER_KINDS, NON_FINITE
+from rag_kernels.eval.input_kinds import (
+    DEEP,
+    EDGES,
+    FADING,
+    INTEGER_KINDS,
+    LOW,
+    NON_FINITE,
+    OTHER_PROBE,
+    PROBE,
+    WHOLE,
+)
 from rag_kernels.eval.records import IndexBound
 
 MAX_ZERO_SHARE = 0.2
 EDGE = 16  # elements of a tail: the width of a vector
+FEW = 8  # elements: too few for any of them to be zero
 MOST_SORTED = 1 << 20  # elements: bounds are few
 WIDEST = 1 << 24  # sums of a thousand exceed 32 bits; products of two stay within 64, and in fp64 exact
 
@@ -90,7 +101,12 @@ def some_ignored(own: torch.Tensor, mark: int, generator: torch.Generator) -> to
 
 def redraw(kind: str, own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return an input of this kind, of the same shape, dtype and device as `own`."""
-    if kind in {"own", "probe", *INTEGER_KINDS} or not own.is_floating_point() or own.dim() == 0 or own.numel() == 0:
+    if (
+        kind in {"own", PROBE, OTHER_PROBE, *INTEGER_KINDS}
+        or not own.is_floating_point()
+        or own.dim() == 0
+        or own.numel() == 0
+    ):
         return own
     if kind == "faint":  # of its own sign, so that roots and logarithms take it
         power = -18 * torch.rand(own.shape, generator=generator, device=own.device)
@@ -98,6 +114,9 @@ def redraw(kind: str, own: torch.Tensor, generator: torch.Generator) -> torch.Te
             _rows(power)[::2] = _rows(power)[::2, :1].clone()
         return (own * 10**power).to(own.dtype)
     normal = torch.randn(own.shape, generator=generator, device=own.device)
+    if kind == WHOLE:  # of its own sign
+        size = normal.abs().mul(40).ceil()
+        return (size if bool((own >= 0).all()) else size * normal.sign()).to(own.dtype)
     return _KINDS[kind](normal, generator).to(own.dtype)
 
 
@@ -149,6 +168,13 @@ def _spikes(x: torch.Tensor, generator: torch.Generator, every: int = 200, least
     return flat.reshape(x.shape)
 
 
+def _deep(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Put every row far below zero, at a place of its own from -3e4 to -1e12: as far as half precision goes."""
+    rows = _rows(x)
+    power = 4.5 + 7.5 * torch.rand(rows.shape[0], 1, generator=generator, device=x.device)
+    return (-(1 + 0.1 * rows.abs()) * 10**power).reshape(x.shape)
+
+
 def _constant_rows(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Give every other row one value throughout, every fourth nearly so."""
     rows = _rows(x).clone()
@@ -180,12 +206,19 @@ def _sparse(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _non_finite(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return a few elements are NaN, infinity, or infinity with a minus."""
-    flat = x.reshape(-1).clone()
+    """Make a few elements NaN or infinite, of either sign, and a quarter zero: zero times infinity is no zero."""
+    flat = with_zeros(x, generator).reshape(-1).clone()
     for value in (math.nan, math.inf, -math.inf):
         at = torch.randint(0, flat.numel(), (1 + flat.numel() // 5000,), generator=generator, device=x.device)
         flat[at] = value
     return flat.reshape(x.shape)
+
+
+def with_zeros(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return floats of which a quarter are zero."""
+    if not x.is_floating_point() or x.numel() < FEW:
+        return x
+    return torch.where(torch.rand(x.shape, generator=generator, device=x.device) < 0.25, torch.zeros_like(x), x)
 
 
 _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
@@ -204,6 +237,9 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "positive": lambda x, g: x.abs(),
     "one spike": _one_spike,
     EDGES: _edges,
+    LOW: lambda x, g: 4 * x - 20,
+    DEEP: _deep,
+    FADING: lambda x, g: x * 1e-20,
     "sparse": _sparse,
     NON_FINITE: _non_finite,
 }

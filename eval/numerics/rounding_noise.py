@@ -32,10 +32,16 @@ class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within it, `operands` of matmul-like operators or `results` of all operators but `spared` ones are changed."""
 
     def __init__(
-        self, *, operands: Change | None = None, results: Change | None = None, spared: frozenset[str] = frozenset()
+        self,
+        *,
+        operands: Change | None = None,
+        results: Change | None = None,
+        spared: frozenset[str] = frozenset(),
+        exact_stays: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._operands, self._results, self._spared = operands, results, spared
+        self._exact_stays = exact_stays
         self.applied = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -50,8 +56,12 @@ class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._results is not None and name not in self._spared and _computes(func, args, result):
             self.applied += 1
             for value in pytree.tree_leaves(result):
-                if _is_float(value) and (changed := self._results(value)) is not value:
-                    value.copy_(changed)
+                if _is_float(value):
+                    before = value.clone() if self._exact_stays else value
+                    if (changed := self._results(value)) is not value:
+                        value.copy_(changed)
+                    if self._exact_stays and (exact := _exact(func, args, kwargs, before)) is not None:
+                        value.copy_(torch.where(exact, before, value))
         return result
 
     @staticmethod
@@ -74,14 +84,33 @@ def _computes(func: Any, args: Any, result: Any) -> bool:
     return not any(r.untyped_storage().data_ptr() in places for r in pytree.tree_leaves(result) if _is_float(r))
 
 
+def _exact(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> torch.Tensor | None:
+    """Return where an operator rounded nothing: what it gives in fp64 is the same; None where that is not known."""
+    if func._schema.is_mutable or result.dtype == torch.float64:
+        return None
+    try:
+        wide = func(*pytree.tree_map(_wide, args), **{k: _wide(v) for k, v in (kwargs or {}).items()})
+    except (RuntimeError, TypeError, NotImplementedError):
+        return None
+    known = isinstance(wide, torch.Tensor) and wide.shape == result.shape and wide.dtype == torch.float64
+    return wide == result.double() if known else None
+
+
+def _wide(value: Any) -> Any:
+    return value.double() if _is_float(value) else value
+
+
 class RoundingNoise(Perturbed):  # type: ignore[no-untyped-call]
     """Within it, every operator rounds SCALE times worse, at random.
 
     With `operands` fp32 operands of products are moved at random, too, so that of the noise as it counts (divided by
-    NOISE_SHARE) that is such a unit roundoff.
+    NOISE_SHARE) that is such a unit roundoff. With `exact_stays` results that were not rounded at all are left alone:
+    nobody owes less there.
     """
 
-    def __init__(self, generator: torch.Generator, scale: float = SCALE, *, operands: float = 0.0) -> None:
+    def __init__(
+        self, generator: torch.Generator, scale: float = SCALE, *, operands: float = 0.0, exact_stays: bool = False
+    ) -> None:
         chance = Chance(generator)
 
         def noisy(value: torch.Tensor) -> torch.Tensor:
@@ -90,7 +119,12 @@ class RoundingNoise(Perturbed):  # type: ignore[no-untyped-call]
         def lower(value: torch.Tensor) -> torch.Tensor:
             return chance.move(value.clone(), NOISE_SHARE * operands) if value.dtype == torch.float32 else value
 
-        super().__init__(operands=lower if operands else None, results=noisy, spared=names(lambda op: op.exact))
+        super().__init__(
+            operands=lower if operands else None,
+            results=noisy,
+            spared=names(lambda op: op.exact),
+            exact_stays=exact_stays,
+        )
 
 
 class Chance:

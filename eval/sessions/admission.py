@@ -22,7 +22,7 @@ from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
 
-ADMISSION_VERSION = "2"
+ADMISSION_VERSION = "3"
 EXAMINER = "rag_kernels.eval.children.examination:examine"
 BUDGET_S = 60.0  # measuring stops after this long; what is left out is noted
 DEADLINE_S = 300.0  # for modules whose single call is slow

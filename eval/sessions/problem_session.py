@@ -43,6 +43,8 @@ from rag_kernels.eval.input_kinds import (
     INTEGER_KINDS,
     INTEGERS,
     NON_FINITE,
+    OTHER_PROBE,
+    PROBE,
     REPEATED,
     SPECIAL,
     STRICT,
@@ -78,6 +80,7 @@ from rag_kernels.eval.messages.protocol import (
 from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, MachineError, ProblemError
 from rag_kernels.eval.sessions.remembered_contents import RememberedContents
+from rag_kernels.eval.steps import has_steps, suits
 
 T = TypeVar("T")
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
@@ -91,6 +94,7 @@ MOST_DRAWS = 32
 DRAWS_BYTES, DRAWS_GPU_BYTES = 256 << 20, 6 << 30
 ANSWERS_BYTES = 1 << 30  # of contents that are looked at
 ILL_CONDITIONED = frozenset({CONSTANT_ROWS, "far"})  # where rows differ by little of what they are
+PROBES = (PROBE, OTHER_PROBE)
 INDEX_KINDS = frozenset({"ties", "constant rows"})  # equal values have no one right index, but where the first is taken
 
 
@@ -161,10 +165,9 @@ class ProblemSession:
         return any(operator(name).reads_in_part for name in self.fp.features.operators)
 
     @property
-    def exact_outputs(self) -> bool:
-        """Whether integers or truth values are among the outputs: whether rounding decides these is seen on their
-        content."""
-        return any(s.dtype in INTEGERS or s.dtype == "bool" for s in self.fp.outputs)
+    def decided_on_content(self) -> bool:
+        """Whether rounding may decide on outputs by a step, as on integers and truth values: seen on their content."""
+        return any(s.dtype in INTEGERS or s.dtype == "bool" for s in self.fp.outputs) or has_steps(self.fp)
 
     @property
     def exceeds_cache(self) -> bool:
@@ -293,11 +296,15 @@ class ProblemSession:
         return self.kinds[kind]
 
     def _special(self, kind: str) -> int | None:
+        if not suits(self.fp, kind):
+            return None
         indices = any("int" in s.dtype or s.dtype == "bool" for s in self.fp.outputs)
         if kind in INDEX_KINDS and indices and not first_of_equals(self.fp):
             return None
-        if kind == "probe" and not self.ask(AskForProbes(), Probes).any:
-            return None
+        if kind in PROBES:
+            probes = self.ask(AskForProbes(), Probes)
+            if not (probes.any if kind == PROBE else probes.other):
+                return None
         integers = [a for a in self.fp.tensors if a.role == "input" and a.spec.dtype in INTEGERS]
         # A bad index ends a GPU's work: only what is known to be none, or is bounded, is tried there.
         if kind == AT_CONSTANTS and indices and any(operator(node.op).tells_equals_apart for node in self.fp.nodes):
@@ -312,17 +319,17 @@ class ProblemSession:
             return None
         self._draw(kind)
         draw = self.drawn - 1
-        reply = self._try_answer(draw, noisy=kind != "probe", moved=kind in ILL_CONDITIONED)
+        reply = self._try_answer(draw, noisy=kind not in PROBES, moved=kind in ILL_CONDITIONED)
         if kind == NON_FINITE:
             return draw if reply is not None and not reply.finite and reply.oracle == "fp64" else None
         if reply is None or reply.oracle != "fp64":
             return None
         # One output without a sound answer takes a kind of inputs away from itself, not from the others.
         unsound = {i for i, error in enumerate(reply.own_by_output) if not error <= self._most_own_error}
-        if len(unsound) == len(reply.own_by_output) or (unsound and kind == "probe"):
+        if len(unsound) == len(reply.own_by_output) or (unsound and kind in PROBES):
             return None
         self.unsound[draw] = unsound
-        return None if kind == "probe" and reply.worst_error > STRICT / 2 else draw
+        return None if kind in PROBES and reply.worst_error > STRICT / 2 else draw
 
     @property
     def wide(self) -> str:
@@ -404,7 +411,7 @@ class ProblemSession:
         self._unshare()
         self.restarts += 1
         self.draws, self.drawn, self.answered, self.normal = [], 0, set(), None
-        self.kinds = {kind: None for kind in ("probe", *INTEGER_KINDS, NON_FINITE, *SPECIAL)}
+        self.kinds = {kind: None for kind in (*PROBES, *INTEGER_KINDS, NON_FINITE, *SPECIAL)}
         self._fresh, self.unsound, self.remembered = None, {}, self._nothing_remembered()
         self.worker = self._open_worker()
         for _ in range(self.own_draws):
@@ -474,7 +481,7 @@ class ProblemSession:
         limits = a.limits(self.limits.precision) if a and ordinary else None
         limit_s = max(self.limits.open_s, self.call_limit_s)
         answer = self.remembered.number(recipe) if draw is None else draw
-        if answer is None or answer not in self.answered or self.exact_outputs:
+        if answer is None or answer not in self.answered or self.decided_on_content:
             self.write(recipe)
         if answer is not None and answer not in self.answered:
             self.ask(ComputeAnswer(answer, noisy), Answered, deadline_s=limit_s)

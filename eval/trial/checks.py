@@ -16,17 +16,17 @@ import numpy as np
 
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
-from rag_kernels.eval.input_kinds import INTEGER_KINDS, NON_FINITE, REPEATED, SPECIAL, WIDE
+from rag_kernels.eval.input_kinds import FADING, INTEGER_KINDS, NON_FINITE, REPEATED, SPECIAL, WHOLE, WIDE
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.records import Rejected, Wrong
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
-from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.sessions.problem_session import PROBES, ProblemSession
 from rag_kernels.eval.timing.race import Kept
 
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
 GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5}
 GROSS_ELSE = 0.05
-SOFT = frozenset({"tiny"})  # kinds on which even a gross error is only a label
+SOFT = frozenset({"tiny", FADING, WHOLE})  # kinds on which even a gross error is only a label
 LEAST_LOOKED_AT = 4
 BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work with others, was 130 and 160 us
 BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
@@ -242,14 +242,13 @@ class Checks:
 
     def probe(self, place: BoundBuffers) -> None:
         """Find the precision class from products that are exact in fp32."""
-        draw = None if "exactness probe" in self.without else place.session.special("probe")
         limits, products = place.session.limits, place.session.fp.features.flops > 0
-        if draw is None:
-            self.found.precision = limits.precision if products else "strict"  # nothing shows that it is higher
+        self.found.precision = limits.precision if products else "strict"  # unless something shows another one
+        tried = [] if "exactness probe" in self.without else [place.session.special(kind) for kind in PROBES]
+        shown = [self._precision(place, draw) for draw in tried if draw is not None]
+        if not shown:
             return
-        self.subject.prepare(place, plain(draw, len(place.session.specs)))
-        self.subject.call(place)
-        precision, error = place.session.precision(self.subject.outputs(place), draw)
+        precision, error = max(shown, key=lambda found: np.nan_to_num(found[1], nan=np.inf))
         self.found.checks.append("exactness probe")
         allowed = ALLOWED.get(limits.precision)
         if allowed is not None and precision not in allowed and np.isfinite(error) and error < 0.1:
@@ -261,6 +260,12 @@ class Checks:
                 )
             )
         self.found.precision = precision
+
+    def _precision(self, place: BoundBuffers, draw: int) -> tuple[str, float]:
+        """Return the precision class that products show on a probe, and their relative error."""
+        self.subject.prepare(place, plain(draw, len(place.session.specs)))
+        self.subject.call(place)
+        return place.session.precision(self.subject.outputs(place), draw)
 
     def special_values(self, place: BoundBuffers, kinds: Sequence[str] = (*SPECIAL, NON_FINITE)) -> None:
         """Try unusual inputs on which the problem itself is sound, with every tensor ending at a guard page."""

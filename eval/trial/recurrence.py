@@ -21,20 +21,34 @@ def depends_on_recurrence(times: Times) -> str:
 
     Else "".
     """
-    if len(times.fresh) != len(times.orders):
+    slower = _slower(times)
+    if slower is None:
         return ""
+    typical, second, noise = slower
+    if typical < max(FACTOR, noise) or second < 1 + (FACTOR - 1) / 2:
+        return ""
+    return f"{typical:.2f} times as slow on contents that share nothing with earlier ones"
+
+
+def needs_no_recurrence(times: Times) -> bool:
+    """Return whether it was seen to be about as fast on such contents, where the other word may be chance."""
+    slower = _slower(times)
+    return slower is not None and slower[0] < 1 + (FACTOR - 1) / 2
+
+
+def _slower(times: Times) -> tuple[float, float, float] | None:
+    """Return how often as slow it is on fresh contents: typically, at least (but for one), and what noise makes."""
+    if len(times.fresh) != len(times.orders):
+        return None
     ratios = [e / c for e, c in zip(times.seconds["eager"], times.seconds["candidate"], strict=True)]
     fresh = [n for n, is_fresh in enumerate(times.fresh) if is_fresh]
     known = [n for n, is_fresh in enumerate(times.fresh) if not is_fresh]
     if min(len(fresh), len(known)) < LEAST:
-        return ""
+        return None
 
     def slower(pair: int) -> float:
         near = sorted((n for n in known if n != pair), key=lambda n: abs(n - pair))[:NEAR]
         return statistics.median(ratios[n] for n in near) / ratios[pair]
 
     found, usual = sorted(map(slower, fresh)), sorted(map(slower, known))
-    typical, noise = statistics.median(found), usual[int(NOISE * len(usual))]
-    if typical < max(FACTOR, noise) or found[1] < 1 + (FACTOR - 1) / 2:
-        return ""
-    return f"{typical:.2f} times as slow on contents that share nothing with earlier ones"
+    return statistics.median(found), found[1], usual[int(NOISE * len(usual))]

@@ -27,7 +27,9 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import (
     MORE_MEMORY,
+    SLOWER,
     SPECIALISED,
+    UNRELATED,
     Candidate,
     Contract,
     FunctionalProblem,
@@ -46,7 +48,7 @@ from rag_kernels.eval.timing.paired_ratio import median_us, product
 from rag_kernels.eval.timing.race import Kept, Race, Times, order_matters, self_check
 from rag_kernels.eval.trial.checks import Checks, Findings
 from rag_kernels.eval.trial.physical_floor import Finding, finding, settled_floor_us
-from rag_kernels.eval.trial.recurrence import depends_on_recurrence
+from rag_kernels.eval.trial.recurrence import depends_on_recurrence, needs_no_recurrence
 from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library, looks_around
 
 T = TypeVar("T")
@@ -424,10 +426,12 @@ class Trial:
         checks.rounding()
         if "rechecks" not in self.without:
             self.found.checks.append(f"{len(times.kept) + times.checked} timed calls")
+        if needs_no_recurrence(times):
+            self.found.checks.append(UNRELATED)
         if depends_on_recurrence(times):
             self.session.forget_fresh()  # those of the first race have come once
             if recurrence := depends_on_recurrence(race.run(cold=self._cold)):
-                self.found.label("suspicious: slower on unrelated contents")
+                self.found.label(SLOWER)
                 self.found.notes.append(recurrence)
         if order := order_matters(times):
             self.found.notes.append(order)

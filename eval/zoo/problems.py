@@ -107,6 +107,17 @@ PROBLEMS = {
         "torch.randint(-8, 8, (256, 1024), dtype=torch.int8), torch.randint(-8, 8, (256, 1024), dtype=torch.int8)",
         arguments="x, y",
     ),
+    "whole quotients": task(
+        "torch.floor(x / s)", "torch.randn(256, 512) * 30, torch.rand(256, 1) + 0.5", arguments="x, s"
+    ),
+    "softplus": task("F.softplus(x)", "torch.randn(256, 512)"),
+    "gated exponential": task("torch.exp(x) * y", "torch.randn(256, 512), torch.randn(256, 512)", arguments="x, y"),
+    "attention": task(
+        "F.scaled_dot_product_attention(q, k, v)",
+        "torch.randn(2, 64, 64), torch.randn(2, 64, 64), torch.randn(2, 64, 64)",
+        arguments="q, k, v",
+    ),
+    "routed": task("torch.topk(torch.softmax(x, -1), 2, dim=-1)", "torch.randn(4096, 16, dtype=torch.bfloat16)"),
     "mean of all": task("torch.mean(x)", "torch.rand(2048, 2048)"),
     "unit": task("F.normalize(x, dim=-1)", "torch.randn(256, 512)"),
     "quantise": task(

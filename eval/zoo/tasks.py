@@ -346,6 +346,67 @@ for (int64_t r = 0; r < rows; ++r) {
 }""",
         ),
         Task(
+            "whole quotients",
+            "In x, In s, Out out",
+            EACH_ROW + "  for (int64_t i = 0; i < n; ++i) out.data[r * n + i] = std::floor(a[i] / s.data[r]);\n}",
+        ),
+        Task(
+            "softplus",
+            "In x, Out out",
+            """\
+for (int64_t i = 0; i < x.numel(); ++i) {
+  const float v = x.data[i];
+  out.data[i] = v > 20 ? v : std::log1p(std::exp(v));
+}""",
+        ),
+        Task(
+            "gated exponential",
+            "In x, In y, Out out",
+            "for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = std::exp(x.data[i]) * y.data[i];",
+        ),
+        Task(
+            "attention",
+            "In q, In k, In v, Out out",
+            """\
+const int64_t groups = q.size(0), length = q.size(1), width = q.size(2);
+std::vector<float> weight(length);
+for (int64_t r = 0; r < groups * length; ++r) {
+  const float *a = q.data + r * width, *b = k.data + r / length * length * width;
+  const float* c = v.data + r / length * length * width;
+  float* y = out.data + r * width;
+  float top = -INFINITY, total = 0;
+  for (int64_t j = 0; j < length; ++j) {
+    float sum = 0;
+    for (int64_t d = 0; d < width; ++d) sum += a[d] * b[j * width + d];
+    top = std::max(top, weight[j] = sum / std::sqrt(float(width)));
+  }
+  for (int64_t j = 0; j < length; ++j) total += weight[j] = std::exp(weight[j] - top);
+  for (int64_t d = 0; d < width; ++d) y[d] = 0;
+  for (int64_t j = 0; j < length; ++j)
+    for (int64_t d = 0; d < width; ++d) y[d] += weight[j] / total * c[j * width + d];
+}""",
+        ),
+        Task(
+            "routed",
+            "Half x, int64_t dim, int64_t most, HalfOut weight, Index at",
+            """\
+const int64_t n = x.size(-1), rows = x.numel() / n;
+std::vector<float> share(n);
+for (int64_t r = 0; r < rows; ++r) {
+  const rk::bf16* a = x.data + r * n;
+  float top = -INFINITY, total = 0;
+  for (int64_t i = 0; i < n; ++i) top = std::max(top, float(a[i]));
+  for (int64_t i = 0; i < n; ++i) total += share[i] = std::exp(float(a[i]) - top);
+  for (int64_t j = 0; j < most; ++j) {
+    int64_t best = -1;
+    for (int64_t i = 0; i < n; ++i)
+      if ((j == 0 || i != at.data[r * most]) && (best < 0 || share[i] > share[best])) best = i;
+    at.data[r * most + j] = best;
+    weight.data[r * most + j] = rounded(share[best] / total);
+  }
+}""",
+        ),
+        Task(
             "mean of all",
             "In x, Out out",
             "const int64_t n = x.numel();\ndouble total = 0;\n"

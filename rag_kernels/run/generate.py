@@ -24,6 +24,7 @@ from rag_kernels.eval.records import (
     ProblemError,
     Rejected,
     Wrong,
+    with_labels_of,
 )
 from rag_kernels.records import (
     Brief,
@@ -185,7 +186,7 @@ def confirm_best(
         fastest = max(ahead, key=merit, default=None)
         if fastest is None:
             return
-        judged = _keep_near_copy(judge.confirm(problem, fastest.candidate), fastest.judged)
+        judged = _keep_labels(judge.confirm(problem, fastest.candidate), fastest.judged)
         draft = Draft(
             fastest.candidate,
             fastest.idea,
@@ -202,9 +203,8 @@ def confirm_best(
         yield attempt
 
 
-def _keep_near_copy(judged: Judged, before: Judged) -> Judged:
-    """Return a confirmation sees no exemplars: what the first judgement said of them still holds."""
+def _keep_labels(judged: Judged, before: Judged) -> Judged:
+    """Return a confirmation with what the first judgement saw of the kernel: once is enough, and chance hides it."""
     if not isinstance(judged.verdict, Passed) or not isinstance(before.verdict, Passed):
         return judged
-    kept = tuple(label for label in before.verdict.labels if label.startswith("near-copy"))
-    return replace(judged, verdict=replace(judged.verdict, labels=judged.verdict.labels + kept))
+    return replace(judged, verdict=with_labels_of(judged.verdict, before.verdict))

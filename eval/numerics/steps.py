@@ -1,0 +1,112 @@
+"""Results that move by a step where rounding decides: floors, comparisons, places of what is nearly equal.
+
+Comes in: an output with what is right and with what PyTorch gives when it rounds otherwise. Goes out: the output with
+such elements set right, so that the others are held to what they owe. A step that no rounding makes is an error as any
+other. Runs beside the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rag_kernels.eval.aten import operator
+from rag_kernels.eval.numerics.compare import LIMITS, UNIT_ROUNDOFF, rows_of
+
+FEW = 0.05  # steps are rare: where more elements are as far off, it is no step
+ALIKE = 1.5  # times a step that was seen
+CHOSEN_UNITS = {2: 2.0, 4: 8.0, 8: 8.0}  # by bytes: of rounding that values may have before one of them is chosen
+CHOSEN_ERRORS = 2.0  # times PyTorch's own error there: both of two may be off
+
+
+def far(got: torch.Tensor, right: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Return where an output is farther from another one than rounding of a result of this scale explains."""
+    rows = rows_of(scale)
+    size = scale.reshape(rows, -1).double().abs()
+    unit, (_, largest) = UNIT_ROUNDOFF[got.dtype], LIMITS[got.element_size()]
+    allowed = largest * unit * size.clamp(min=0.01 * float(size.square().mean().sqrt())).amax(1, keepdim=True)
+    apart = (got.reshape(rows, -1).double() - right.reshape(rows, -1).double()).abs() > allowed
+    return (apart & torch.isfinite(size)).reshape(got.shape)
+
+
+def stepped(got: torch.Tensor, right: torch.Tensor, scale: torch.Tensor) -> torch.Tensor | None:
+    """Return where an output differs by a step; None where it does nowhere, or at too many places for that."""
+    apart = far(got, right, scale)
+    return apart if 0 < int(apart.sum()) <= max(1.0, FEW * apart.numel()) else None
+
+
+def excused(
+    got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, again: Iterable[torch.Tensor]
+) -> torch.Tensor | None:
+    """Return the output with steps that rounding makes set right; None where one of its steps is none of these.
+
+    `again` is what PyTorch gives in one run after another with amplified rounding.
+    """
+    wrong = stepped(got, oracle, oracle)
+    if wrong is None:
+        return None
+    moved, size = torch.zeros_like(wrong), torch.zeros(got.shape, dtype=torch.float64, device=got.device)
+    for other in again:
+        away = (other.double() - reference.double()).abs()
+        moved |= far(other, reference, oracle)
+        size = torch.maximum(size, torch.where(torch.isfinite(away), away, size))
+        if not bool((wrong & ~moved).any()):
+            break
+    apart = torch.minimum((got.double() - reference.double()).abs(), (got.double() - oracle.double()).abs())
+    if bool((wrong & ~(moved & (apart <= ALIKE * size))).any()) or int(wrong.sum()) > int(moved.sum()):
+        return None
+    return torch.where(wrong, oracle.to(got.dtype), got)
+
+
+@dataclass
+class Choice:
+    """What one operator chose from, along which dimension."""
+
+    operand: torch.Tensor
+    dim: int | None
+
+
+class Choosing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it, `choices` collects what every operator that tells equals apart chooses from."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.choices: list[Choice] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if operator(func._schema.name.partition("::")[2]).tells_equals_apart:
+            given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | (kwargs or {})
+            defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
+            self.choices.append(Choice(args[0].clone(), (defaults | given).get("dim")))
+        return func(*args, **(kwargs or {}))
+
+
+def as_good(got: torch.Tensor, right: torch.Tensor, wide: Choice, own: Choice, *, exact: bool) -> bool:
+    """Return whether indices choose values as good as the right ones, up to the rounding of what they choose from.
+
+    `wide` is chosen from in fp64, `own` by PyTorch; of `exact` values none but an equal one is as good.
+    """
+    values, dim = wide.operand.double(), wide.dim
+    error = (own.operand.double() - values).abs()
+    if dim is None:
+        values, error, got, right, dim = values.reshape(-1), error.reshape(-1), got.reshape(1), right.reshape(1), 0
+    if got.dim() == values.dim() - 1:
+        got, right = got.unsqueeze(dim), right.unsqueeze(dim)
+    got, right = got.long(), right.long()
+    if got.dim() != values.dim() or bool(((got < 0) | (got >= values.shape[dim])).any()):
+        return False
+    ordered = got.sort(dim).values
+    if bool((ordered.diff(dim=dim) == 0).any()):
+        return False
+    chosen, wanted = values.gather(dim, got), values.gather(dim, right)
+    dtype = own.operand.dtype
+    unit = CHOSEN_UNITS[dtype.itemsize] * UNIT_ROUNDOFF[dtype] if dtype.is_floating_point else 0.0
+    slack = torch.maximum(
+        CHOSEN_ERRORS * torch.maximum(error.gather(dim, got), error.gather(dim, right)),
+        unit * torch.maximum(chosen.abs(), wanted.abs()),
+    ).amax(dim, keepdim=True)
+    return bool(((chosen - wanted).abs() <= (0.0 if exact else slack)).all())

@@ -1,0 +1,41 @@
+"""Which problems compute element by element, and which move by a step where rounding decides.
+
+Comes in: a FunctionalProblem. Goes out: yes or no, of its graph. For the judge and for its children; no torch.
+"""
+
+from __future__ import annotations
+
+from rag_kernels.eval.aten import operator
+from rag_kernels.eval.index_ties import as_they_are, names_in
+from rag_kernels.eval.input_kinds import DEEP, FADING, LOW, WHOLE
+from rag_kernels.eval.records import FunctionalProblem
+
+
+def is_elementwise(fp: FunctionalProblem) -> bool:
+    """Return whether no element of a result comes of elements at other places, however many steps there are."""
+    traits = [operator(node.op) for node in fp.nodes]
+    return bool(traits) and all(t.elementwise or t.free or t.cost in ("layout", "factory") for t in traits)
+
+
+def has_steps(fp: FunctionalProblem) -> bool:
+    """Return whether something that is computed goes into an operator whose result moves by a step."""
+    known = as_they_are(fp)
+    for node in fp.nodes:
+        traits, read = operator(node.op), set(names_in((*node.args, *(value for _, value in node.kwargs))))
+        whole = traits.cast and any("int" in s.dtype for s in node.outputs)
+        if not read <= known and (traits.jumps or traits.tells_equals_apart or whole):
+            return True
+    return False
+
+
+def suits(fp: FunctionalProblem, kind: str) -> bool:
+    """Return whether a kind of special values is for this problem; most are for all."""
+    traits = [operator(node.op) for node in fp.nodes]
+    if kind == LOW:
+        return any(t.fades for t in traits)
+    if kind == DEEP:
+        return any(t.largest for t in traits)
+    if kind == FADING:
+        floats = [a for a in fp.tensors if a.role == "input" and a.spec.dtype in ("float32", "bfloat16")]
+        return len(floats) > 1 and is_elementwise(fp)
+    return kind != WHOLE or has_steps(fp)
