@@ -4,9 +4,9 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 DEMO ?= examples/layernorm_gelu.py
-# Two files at a time: with their processes they keep two cores busy. What failed is tried once more, and said: on a busy
-# machine a process that should have been quick was not.
-PYTEST ?= -n 2 --dist loadfile --reruns 1 -rR
+# Two files at a time: with their processes they keep two cores busy. Those that take long come first (tests/conftest.py).
+# What failed is tried once more, and said: on a busy machine a process that should have been quick was not.
+PYTEST ?= -n 2 --dist loadfile --no-loadscope-reorder --reruns 1 -rR
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready

@@ -60,7 +60,8 @@ else:
 
 def quick_limits(**given: Any) -> Limits:
     """Return the limits of a judge that times briefly, and eager alone."""
-    return replace(Limits(**given), measure_compile=False, timing=TimingRule(timed_s=0.1))
+    timing = TimingRule(pairs=8, max_pairs=8, timed_s=0.05, warm_pairs=3, self_pairs=7)
+    return replace(Limits(**given), measure_compile=False, timing=timing)
 
 
 @dataclass(frozen=True)

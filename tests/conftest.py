@@ -8,7 +8,23 @@ from pathlib import Path
 
 import pytest
 from cli_home import RELU
-from support.kept import SHARED_CACHE, STAY_OPEN, kept_judge, kept_workers
+from support.kept import SHARED_CACHE, STAY_OPEN, checked_once, kept_judge, kept_workers
+
+# Files that take longest, by their CPU seconds, from 110 down to 20.
+LONG = """
+    cli_generate app_browser judge_checks offline_sixteen_bit_products honest offline_half agents json zoo
+    offline_cuda archive_durability cluster ablation export_module export_packages cli offline_dtypes
+    offline_attention trust judge notebook offline_places extensions sanitize_composed sanitize_module mutation
+    offline_order_scatter best ranges killed_anywhere sampling
+""".split()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with files that take long, so that no process waits for one at the end."""
+    if missing := [name for name in LONG if not Path(__file__).with_name(f"test_{name}.py").is_file()]:
+        raise pytest.UsageError(f"LONG in tests/conftest.py names no files: {', '.join(missing)}.")
+    places = {f"test_{name}.py": place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,9 +41,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr("rag_kernels.eval.build.compile.header_folder", lambda cache: folder / "headers")
         for name in ("RAG_KERNELS_CACHE", SHARED_CACHE):
             patch.setenv(name, str(folder))
-        patch.setattr("rag_kernels.wiring.open_judge", kept_judge)
-        for user in ("wiring", "api", "ingest.functional.functionalize"):  # the last is where commands import it from
+        for user in ("wiring", "eval.judge"):  # the last is where commands import it from
+            patch.setattr(f"rag_kernels.{user}.open_judge", kept_judge)
+        for user in ("wiring", "api", "ingest.functional.functionalize"):
             patch.setattr(f"rag_kernels.{user}.open_workers", kept_workers)
+        patch.setattr("rag_kernels.archive.bundle._check", checked_once)
         with STAY_OPEN:
             yield folder
 

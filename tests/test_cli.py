@@ -183,7 +183,7 @@ def test_a_damaged_archive_is_a_sentence(home: Path, tmp_path: Path) -> None:
 def test_functionalize_gives_a_row_a_problem(home: Path) -> None:
     (home / "linear.py").write_text(linear_problem().problem.source)
     (home / "broken.py").write_text("class Model(:\n")
-    done = run(home, "functionalize", "relu.py", "linear.py", "broken.py", "--json")
+    done = cli_home.inside(home, "functionalize", "relu.py", "linear.py", "broken.py", "--json")
     assert done.code == 1 and [r["problem"] for r in done.rows] == ["relu", "linear", "broken"]
     relu, linear, broken = done.rows
     assert all({"problem", "ok", "reason", "graph_key", "seconds"} <= r.keys() for r in done.rows)
@@ -221,7 +221,7 @@ def test_without_a_gpu_cuda_is_compiled_and_never_verified(home: Path, tmp_path:
     (tmp_path / "kernel.cu").write_text(CUDA)
     done = run(home, "eval", "relu.py", tmp_path / "kernel.cu", "--archive", tmp_path / "archive", "--json")
     assert done.code == 1 and done.rows[-1]["verdict"] == "compiled" and done.rows[-1]["kernel_id"] is None
-    stats = run(home, "archive", "stats", "--archive", tmp_path / "archive", "--json").rows[0]
+    stats = cli_home.inside(home, "archive", "stats", "--archive", tmp_path / "archive", "--json").rows[0]
     assert (stats["kernels"] - starter_kernels(), stats["verified"], stats["confirmed"]) == (1, 0, 0)
 
 

@@ -11,10 +11,12 @@ from zipfile import ZipFile
 
 import pytest
 import torch
+from cli_home import quick_limits
 from factories import attempt, candidate, passed, problem, wrong
 from support.processes import alone
 from typer.testing import CliRunner
 
+from rag_kernels import wiring
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Attempt
 from rag_kernels.cli import app
@@ -213,8 +215,11 @@ def test_every_package_holds_evidence_and_what_it_speaks_of(tanh: Attempt, tmp_p
         check_package(tmp_path / "none.py")
 
 
-def test_verify_judges_packages_of_every_form_again(tanh: Attempt, tmp_path: Path) -> None:
+def test_verify_judges_packages_of_every_form_again(
+    tanh: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One kernel in all forms for a CPU, judged once; one for a GPU in the form that is for these alone."""
+    monkeypatch.setattr(wiring, "Limits", quick_limits)
     gpu = attempt(p=problem("tanh"), candidate=Candidate(TANH_CU, "kernel", "cuda"), verdict=passed())
     attempts = {form: tanh if form in packages_of(tanh.candidate) else gpu for form in PACKAGES}
     places = {form: str(write_package(made, form, placed(tmp_path, form))) for form, made in attempts.items()}

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from cli_home import inside
+from support.kept import kept_judge, kept_workers
 
 from rag_kernels.eval.build.compile import Built, build, toolchain
-from rag_kernels.eval.places import ROOT
 from rag_kernels.eval.zoo.cuda_tasks import CUDA_TASKS, cuda
 from rag_kernels.eval.zoo.problems import PROBLEMS
 from rag_kernels.eval.zoo.tasks import cpp
+from rag_kernels.mutation import runner
 from rag_kernels.mutation.cpp_text import blanked, calls, loops, operand_end, operand_start
 from rag_kernels.mutation.mutants import ALL, mutants
 from rag_kernels.mutation.originals import starter_originals, zoo_originals
@@ -171,17 +170,16 @@ def test_the_report_counts_what_is_shown_and_what_is_killed(tmp_path: Path) -> N
     assert list(read_rows(file)) == [replace(r) for r in rows]
 
 
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "open_judge", kept_judge)
+    monkeypatch.setattr(runner, "open_workers", kept_workers)
+
+
 def mutate(folder: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
     """Run the command; its exit code and the objects that it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", "from rag_kernels.cli import main; main()", "mutate", str(folder), *options, "--json"],
-        env=dict(os.environ) | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode in (0, 1, 2), done.stderr
-    return done.returncode, [json.loads(text) for text in done.stdout.splitlines()]
+    done = inside(folder, "mutate", folder, *options, "--json")
+    return done.code, done.rows
 
 
 def test_the_command_shows_faults_judges_them_and_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -8,11 +8,15 @@ Not for tests of what a judge or a worker does when it starts, ends or breaks.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from rag_kernels.archive.bundle import _check as check_bundle
+from rag_kernels.archive.bundle import _unpack as unpack_bundle
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.places import default_cache
@@ -20,6 +24,7 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend
 from rag_kernels.eval.sessions.session_pool import AtOtherSizes
 from rag_kernels.ingest.functional.functionalize import PRELOAD
+from rag_kernels.retrieval.starter import BUNDLE
 
 STAY_OPEN = ExitStack()
 SHARED_CACHE = "TESTS_CACHE"  # not RAG_KERNELS_...: commands under test are not told
@@ -47,6 +52,21 @@ def kept_workers() -> Iterator[Workers]:
     workers = _first_judge("cpu", frozenset()).workers
     workers.preload(*PRELOAD)
     yield workers
+
+
+def checked_once(path: Path, folder: Path, checked: Path) -> None:
+    """Check a bundle as `archive.bundle` does, and the package's own one, which new archives are stocked with, once."""
+    if path != BUNDLE:
+        check_bundle(path, folder, checked)
+        return
+    shutil.copytree(_starter(), checked)
+
+
+@cache
+def _starter() -> Path:
+    place = Path(STAY_OPEN.enter_context(TemporaryDirectory(prefix="starter-")))
+    check_bundle(BUNDLE, unpack_bundle(BUNDLE, place), place / "checked")
+    return place / "checked"
 
 
 def _shared_cache() -> Path:
