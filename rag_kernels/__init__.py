@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rag_kernels.eval.errors import RagKernelsError
     from rag_kernels.eval.judge import Judge
     from rag_kernels.eval.records import Candidate
+    from rag_kernels.export.packages import export_kernel
     from rag_kernels.long_runs.growth import Grown, grow
     from rag_kernels.options import Options
     from rag_kernels.records import Brief, Budget, Draft, Gained, Learnt, Past, Shown, StreamingWriter, Writer
@@ -51,6 +52,7 @@ __all__ = [
     "Writer",
     "apply",
     "evaluate",
+    "export_kernel",
     "find_kernels",
     "functionalize",
     "generate",
@@ -68,6 +70,7 @@ _HOMES = {
     "rag_kernels.eval.errors": ("RagKernelsError",),
     "rag_kernels.eval.judge": ("Judge",),
     "rag_kernels.eval.records": ("Candidate",),
+    "rag_kernels.export.packages": ("export_kernel",),
     "rag_kernels.long_runs.growth": ("Grown", "grow"),
     "rag_kernels.options": ("Options",),
     "rag_kernels.records": (

@@ -208,6 +208,7 @@ def test_the_public_names_are_these() -> None:
         "Writer",
         "apply",
         "evaluate",
+        "export_kernel",
         "find_kernels",
         "functionalize",
         "generate",

@@ -212,6 +212,9 @@ class Judge:
                     host = race.run(cold=True, pairs=11, with_host=True)
                     found |= {f"host {n}": statistics.median(taken) * 1e3 for n, taken in host.seconds.items()}
                 found["calls"], found["delay"] = race.calls, times.delay_s * 1e3
+                found["burst"] = max(1, len(race.burst))
+                found["asking"] = statistics.median(times.asking_s or [0.0]) * 1e3
+                found["least mhz"], found["most mhz"] = times.mhz or (0, 0)
         return found
 
 

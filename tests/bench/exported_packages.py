@@ -5,6 +5,8 @@
     python tests/bench/exported_packages.py judge FOLDER
     python tests/bench/exported_packages.py check FOLDER [--jobs N]
     python tests/bench/exported_packages.py ask FOLDER [--jobs N]
+    python tests/bench/exported_packages.py clocks FOLDER                # why two clocks differ: the kernel in ways
+    python tests/bench/exported_packages.py kernelize FOLDER             # in a model, by Hugging Face's `kernelize`
     python tests/bench/exported_call.py > call.txt
     python tests/bench/exported_packages.py page FOLDER call.txt         # prints a page of docs/measured
 
@@ -18,9 +20,11 @@ is not installed is said. SOL_EXECBENCH, KERNELBENCH and GPU_MODE name folders w
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib.util
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -482,6 +486,102 @@ def ask(folder: Path, jobs: int) -> None:
             file.write(f"{json.dumps({'kernel': place.name, 'form': form, 'said': last})}\n")
 
 
+WAYS = [("sleep", 8, True), ("sleep", 8, False), ("judge's", 8, True), ("judge's", 0, True), ("judge's", 1, True)]
+
+
+def clocks(place: Path) -> None:
+    """Time the bare kernel in several ways, by events and by the host's clock, and tell the clock of the GPU in each.
+
+    `sleep` holds the queue back by one thread, `judge's` as the judge does, by all of them until a moment of the host's
+    clock, which the time begins at; 0 calls in a burst are as many as the judge's.
+    """
+    import torch
+
+    from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
+    from rag_kernels.eval.machine.throttling import Clocks
+
+    case, judged = Case(place, burst=32), json.loads((place / "judged.json").read_text())
+    compiled = case.file.COMPILED
+    sizes = compiled.served.sizes_made(case.values[0])
+    cold = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device=case.device)
+    told = judged["candidate"] * 1e3
+    mhz = f"{judged['least mhz']:.0f} to {judged['most mhz']:.0f} MHz"
+    print(
+        f"{case.told['name']}: the judge's {told:.1f} us, bursts of {judged['burst']:.0f}, of which asking was taken "
+    )
+    print(f"  off at {judged['asking'] * 1e3:.2f} us a call; {mhz}")
+    with torch.no_grad():
+        compiled.run(case.values[0], sizes)
+        for delay, asked, eager in WAYS:
+            count = min(asked or int(judged["burst"]), len(case.inputs))
+            by_events, by_host, seen = [], [], Clocks(on_gpu=True)
+            for turn in range(TURNS + 3):
+                for inputs in case.inputs[: 8 if eager else 0]:
+                    case.model(*inputs)
+                cold.zero_()
+                set_clock()
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                torch.cuda.synchronize()
+                begun = time.monotonic() + 2e-3
+                if delay == "sleep":
+                    torch.cuda._sleep(DELAY_CYCLES)
+                else:
+                    delay_until(begun)
+                start.record()
+                kept = [compiled.run(case.values[i], sizes) for i in range(count)]
+                end.record()
+                torch.cuda.synchronize()
+                taken = time.monotonic() - begun
+                seen.slowed()
+                if turn >= 3:
+                    by_events.append(start.elapsed_time(end) * 1e3 / count)
+                    by_host.append(taken * 1e6 / count)
+                del kept
+            us, host = statistics.median(by_events), statistics.median(by_host)
+            row = f"  {delay:8} {count:3} calls {'after eager' if eager else 'alone':12} {us:8.2f} us {us / told:.3f}"
+            last = f" host {host:8.2f} us {host / told:.3f}" if delay != "sleep" else ""
+            print(f"{row}{last}  {min(seen.mhz or [0])} to {max(seen.mhz or [0])} MHz", flush=True)
+
+
+def kernelized(place: Path) -> None:
+    """Put a kernel into a model by Hugging Face's `kernelize`, compare, and time the model beside what it was."""
+    import torch
+    from kernels import LocalLayerRepository, Mode, kernelize, register_kernel_mapping, use_kernel_forward_from_hub
+
+    case, made = Case(place), place / "hf-kernels" / "made"
+    layers = [*made.glob("build/*/layers.py")]
+    if not layers:
+        print(f"{case.told['name']}: its package has no layer")
+        return
+    [layer] = re.findall(r"^class (\w+)", layers[0].read_text(), re.M)
+
+    class Small(torch.nn.Module):
+        def __init__(self, layer: Any) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, *inputs: Any) -> Any:
+            return self.layer(*inputs)
+
+    plain = Small(case.model).eval()
+    use_kernel_forward_from_hub(f"Of{layer}")(case.file.Model)
+    register_kernel_mapping({f"Of{layer}": {case.device: LocalLayerRepository(made, layer_name=layer)}})
+    taking = kernelize(copy.deepcopy(plain), mode=Mode.INFERENCE, device=case.device)
+    call = taking.layer.forward.__func__.__globals__["_call"]
+    used, taken = call.operator, list[int]()
+    with torch.no_grad():
+        call.operator = lambda *given: taken.append(1) or used(*given)
+        wrong = close(taking(*case.inputs[0]), plain(*case.inputs[0]))
+        call.operator = used
+        calls: dict[str, Call] = {
+            "eager": lambda i: plain(*case.inputs[i]),
+            "kernelized": lambda i: taking(*case.inputs[i]),
+        }
+        times = medians_us(calls, case)
+    told = f"{wrong or 'right'}, {'kernel' if taken else 'module'}"
+    print(f"{case.told['name']}: {told}; {times['kernelized']:.1f} us, eager {times['eager']:.1f} us", flush=True)
+
+
 PAGE = """# Exported packages on a GPU
 
 {kernels} CUDA kernels of the starter archive in every format of `rag-kernels export`, each taken by its peer's loader
@@ -552,7 +652,10 @@ def page(folder: Path, call: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     commands = parser.add_subparsers(dest="command", required=True)
-    asked = {name: commands.add_parser(name) for name in ("write", "judge", "check", "ask", "page", "one")}
+    asked = {
+        name: commands.add_parser(name)
+        for name in ("write", "judge", "check", "ask", "clocks", "kernelize", "page", "one")
+    }
     for name, command in asked.items():
         command.add_argument("folder" if name != "one" else "place", type=Path)
     asked["write"].add_argument("packages", type=Path, nargs="+")
@@ -573,6 +676,9 @@ def main() -> None:
             check_all(given.folder.resolve(), given.jobs, given.forms)
         case "ask":
             ask(given.folder.resolve(), given.jobs)
+        case "clocks" | "kernelize":
+            for place in places_of(given.folder.resolve()):
+                (clocks if given.command == "clocks" else kernelized)(place)
         case "page":
             print(page(given.folder, given.call.read_text() if given.call else ""), end="")
         case "one":
