@@ -260,12 +260,13 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
         text = f"{region.constants(parameters)}{region.parts_used(bodies)}\n{bodies}"
         return f"// {idea}\n{region.HEAD}\n{math_prelude.used(math_prelude.CPP, text)}{text}"
     known: dict[str, str] = {}
-    bodies = "\n".join(cuda.function_text(f, parameters, known) for f in functions)
+    needs = cuda.Needs()
+    bodies = "\n".join(cuda.function_text(f, parameters, known, needs) for f in functions)
     head = headers(dtype for f in functions for dtype in f.dtypes()) + cuda.HEAD
     return (
         f"// {idea}\n{head}\n{math_prelude.used(math_prelude.CUDA, bodies + cuda.called(bodies))}"
         f"{cuda.constants(parameters)}"
-        f"{cuda.fixed_text(parameters, bodies)}\n{bodies}"
+        f"{cuda.fixed_text(parameters, bodies, needs)}\n{bodies}"
     )
 
 

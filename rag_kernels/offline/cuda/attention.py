@@ -15,6 +15,7 @@ from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Access, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda.attention_hopper import HopperAttention
+from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.fusion.regions import AttentionRegion
 from rag_kernels.offline.ir import values as ir
@@ -155,8 +156,9 @@ class CudaAttention:
             "};",
         ]
 
-    def text(self, name: str) -> tuple[list[str], list[str]]:
+    def text(self, name: str, needs: Needs) -> tuple[list[str], list[str]]:
         """Return the kernels and the statements that launch them."""
+        needs.attention = True
         params = self.parameters()
         declared = ", ".join(f"{ctype} {n}" for ctype, n, _ in params)
         given = ", ".join(value for _, _, value in params)
@@ -164,6 +166,7 @@ class CudaAttention:
         second = HopperAttention(self, keys=self.tuned.keys, in_turn=self.tuned.in_turn)
         if self.tuned.attention < 2 or not second.serves():
             return kernels, ["{", *indent(launch), "}"]
+        second.note(needs)
         text, other, serves = second.text(name, declared, given)
         found = f"static const bool built = tma_built((const void*){name}_hopper);"
         both = [found, f"if ({serves}) {{", *indent(other), "} else {", *indent(launch), "}"]
@@ -278,7 +281,7 @@ class CudaAttention:
 
 
 def attention_text(
-    name: str, region: AttentionRegion, function: Function, sizes: Sizes, parameters: CudaParameters
+    name: str, region: AttentionRegion, function: Function, sizes: Sizes, parameters: CudaParameters, needs: Needs
 ) -> tuple[list[str], list[str]]:
-    """Return the kernels of an attention and the statements that launch them."""
-    return CudaAttention(region, function, sizes, parameters).text(name)
+    """Return the kernels of an attention and the statements that launch them; `needs` notes what these call."""
+    return CudaAttention(region, function, sizes, parameters).text(name, needs)

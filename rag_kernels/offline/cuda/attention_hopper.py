@@ -17,6 +17,7 @@ from rag_kernels.offline.ir.parameters import c_name
 
 if TYPE_CHECKING:
     from rag_kernels.offline.cuda.attention import CudaAttention
+    from rag_kernels.offline.cuda.needs import Needs
 
 ROOM = 227 << 10  # bytes of shared memory of a block
 SPARE = 1024 + 512  # for alignment, and for barriers
@@ -312,6 +313,13 @@ class HopperAttention:
             )
             conditions.append(f"tma_reads({pointer}, 2, {{{', '.join(sizes)}}}, {{{', '.join(strides[1:])}}})")
         return lines, " && ".join(conditions)
+
+    def note(self, needs: Needs) -> None:
+        """Note what the kernel calls."""
+        numbers = self.of.region.attended.q.storage
+        needs.hopper_attention = True
+        needs.ranks.add(5)
+        needs.warpgroup |= {(self.keys, numbers, False), (self.depth, numbers, True)}
 
     def text(self, name: str, declared: str, given: str) -> tuple[list[str], list[str], str]:
         """Return the kernel, the statements that launch it, and the condition under which it serves."""

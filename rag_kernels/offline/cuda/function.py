@@ -11,34 +11,26 @@ import re
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda import hopper
 from rag_kernels.offline.cuda.attention import attention_text
-from rag_kernels.offline.cuda.attention_hopper import FIXED as HOPPER_ATTENTION
-from rag_kernels.offline.cuda.attention_text import HEAD as ATTENTION
-from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
 from rag_kernels.offline.cuda.block_text import HEAD, linked
 from rag_kernels.offline.cuda.column_scans import ColumnScans
-from rag_kernels.offline.cuda.gemm import few_rows_text as gemm_few_rows_text
-from rag_kernels.offline.cuda.gemm import tensor_core_text as gemm_tensor_core_text
-from rag_kernels.offline.cuda.gemm import text as gemm_text
-from rag_kernels.offline.cuda.gemm import wgmma_text as gemm_wgmma_text
-from rag_kernels.offline.cuda.gemm import window_text as gemm_window_text
-from rag_kernels.offline.cuda.multi_block_rows import multi_block_region, uses_teams
+from rag_kernels.offline.cuda.multi_block_rows import multi_block_region
 from rag_kernels.offline.cuda.multi_block_rows_text import COPIES, EXCHANGE, MULTI_BLOCK_HEAD
+from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.order import HEAD as ORDER
 from rag_kernels.offline.cuda.order import order_text
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda.scatter import scatter_text
 from rag_kernels.offline.cuda.short_lanes import ShortLanes, short_lanes_region
 from rag_kernels.offline.cuda.tiled_scans import HEAD as SCANS
-from rag_kernels.offline.cuda.tiled_scans import tiled_scans
+from rag_kernels.offline.cuda.tiled_scans import TiledScans, tiled_scans
 from rag_kernels.offline.cuda.vectorized import VectorizedRegion, find_quads, vectorized_region
 from rag_kernels.offline.cuda.wide_columns import WideColumns
 from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir.parameters import c_name
 
-__all__ = ["HEAD", "CudaParameters", "constants", "fixed_text", "function_text"]
+__all__ = ["HEAD", "CudaParameters", "Needs", "constants", "fixed_text", "function_text"]
 
 
 def constants(p: CudaParameters) -> str:
@@ -53,9 +45,9 @@ def constants(p: CudaParameters) -> str:
     )
 
 
-def fixed_text(p: CudaParameters, bodies: str) -> str:
-    """Return the fixed text that these functions use, and no other."""
-    parts = parts_used(bodies)
+def fixed_text(p: CudaParameters, bodies: str, needs: Needs) -> str:
+    """Return the fixed text that these functions use, and no other; `needs` is what their kernels noted."""
+    parts = parts_of(needs)
     pieces = linked(parts + bodies)
     most = f"constexpr int ROW_THREADS = {max(p.threads, p.long_threads, 512)};  // of a row's block at most\n"
     return (most if "ROW_THREADS" in bodies else "") + pieces + parts
@@ -67,39 +59,19 @@ def called(bodies: str) -> str:
     return " ".join(call for used, call in calls.items() if used in bodies)
 
 
-def parts_used(bodies: str) -> str:
-    """Return the fixed text that these functions need for products and for rows shared by blocks."""
-    tensor = ""
-    if "tma_map<" in bodies:
-        ranks = sorted({int(rank) for rank in re.findall(r"tma_map<(\d)>", bodies)})
-        made = sorted(set(re.findall(r"wgmma_64x(\d+)_(\w+)<", bodies)))
-        windows = sorted({int(rank) for rank in re.findall(r"tma_window_map<(\d)>", bodies)})
-        tensor = hopper.device_text(tuple(ranks), tuple(windows)) + hopper.HOST + gemm_wgmma_text.HOST
-        tensor += gemm_window_text.HOST if windows else ""
-        for columns, numbers in made:
-            kind = numbers.removesuffix("_registers")
-            tensor += hopper.wgmma_text(int(columns), kind, left_in_registers=kind != numbers)
-    tensor += gemm_tensor_core_text.HEAD if "finish(" in bodies else ""
-    few = sorted(set(re.findall(r"multiply_16x8_(\w+)\(sums", bodies)))
-    one = sorted(set(re.findall(r"multiply_([a-z]\w+)\(sums", bodies)))
-    tensor += "".join(gemm_tensor_core_text.one_instruction(numbers) for numbers in sorted({*one, *few}))
-    tensor += "".join(gemm_tensor_core_text.one_product(numbers) for numbers in one)
-    tensor += gemm_few_rows_text.HOST if few else ""
-    tensor += "".join(gemm_few_rows_text.device_text(numbers) for numbers in few)
-    teams = MULTI_BLOCK_HEAD if uses_teams(bodies) else ""
-    scans = SCANS if "of_earlier<" in bodies else ""
-    teams = (COPIES if teams or few or scans else "") + (EXCHANGE if teams or scans else "") + scans + teams
-    attention = INSTRUCTIONS + ATTENTION if "attend::" in bodies else ""
-    attention += HOPPER_ATTENTION if "_hopper(" in bodies else ""
-    attention += ORDER if "order::" in bodies else ""
-    return (gemm_text.HEAD if " tiles(" in bodies else "") + tensor + teams + attention
+def parts_of(needs: Needs) -> str:
+    """Return the fixed text for products, rows shared by blocks, scans, attention and order."""
+    shared = COPIES if needs.teams or needs.few or needs.scans else ""
+    shared += EXCHANGE if needs.teams or needs.scans else ""
+    shared += (SCANS if needs.scans else "") + (MULTI_BLOCK_HEAD if needs.teams else "")
+    return needs.products() + shared + needs.attentions() + (ORDER if needs.order else "")
 
 
-def function_text(function: Function, parameters: CudaParameters, known: dict[str, str]) -> str:
+def function_text(function: Function, parameters: CudaParameters, known: dict[str, str], needs: Needs) -> str:
     """Return the function's kernels and the host function that launches them.
 
     `known` maps anonymous texts of kernels in the file to their names. A kernel that is like another but for names is
-    not written twice, which saves nvcc minutes in a deep network.
+    not written twice, which saves nvcc minutes in a deep network. Kernels note in `needs` what they call.
     """
     names = Names()
     sizes = Sizes(names)
@@ -116,7 +88,7 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
 
     for number, region in enumerate(function.regions):
         if isinstance(region, AttentionRegion):
-            text, launch = attention_text(f"{function.name}_{number}", region, function, sizes, parameters)
+            text, launch = attention_text(f"{function.name}_{number}", region, function, sizes, parameters, needs)
             texts.extend([*text, ""])
             launches += launch
             continue
@@ -125,11 +97,13 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
             if isinstance(region, ScatterRegion):
                 text, launch = scatter_text(name, region, function, sizes, parameters)
             else:
+                needs.order = True
                 text, launch = order_text(name, region, function, sizes, parameters)
             texts.extend([*text, ""])
             launches += launch
             continue
         name, kernel = f"{function.name}_{number}", CudaRegion.of(region, function, sizes, parameters)
+        kernel.needs = needs
         product = kernel.product(name, function)
         tiles = None if product else tiled_scans(region, function, sizes, parameters, single=True)
         columns = ColumnScans.of(region, function, sizes, parameters)
@@ -152,6 +126,8 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
             continue
         multi_block = None if product else multi_block_region(region, function, sizes, parameters)
         second = multi_block or (None if product else wide_region(region, function, sizes, parameters))
+        needs.scans |= isinstance(kernel, TiledScans) or isinstance(second, TiledScans)
+        needs.teams |= multi_block is not None
         if second:
             other_name = f"{name}_spread" if multi_block else f"{name}_wide"
             text, other = second.text(other_name, function)

@@ -367,8 +367,3 @@ def prepared(found: MultiBlockRegion) -> bool:
     found.width, found.strided, found.targets = 4, True, {}
     found.types = dict.fromkeys(found.types, "Pack<float, 4>")
     return some
-
-
-def uses_teams(text: str) -> bool:
-    """Return whether a source has kernels for teams of blocks."""
-    return bool(re.search(r"\b(Team|Cluster) team\b", text))

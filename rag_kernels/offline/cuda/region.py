@@ -22,6 +22,7 @@ from rag_kernels.offline.cuda.gemm.gemm import Kernel, start_of
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel, numbers_of, serves
 from rag_kernels.offline.cuda.gemm.wgmma import wgmma_kernel
 from rag_kernels.offline.cuda.gemm.window import by_images, window_kernel
+from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.reduce_loops import ReduceLoops, count_of
 from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.fusion.regions import Region
@@ -66,6 +67,7 @@ class CudaRegion(ReduceLoops):
     parameters: CudaParameters = CudaParameters()
     constants: dict[str, str] = field(default_factory=dict)  # sizes that are numbers of the problem
     scratch: tuple[str, ...] = ()  # C names of buffers that only this function has
+    needs: Needs = field(default_factory=Needs)  # of fixed texts: products note theirs
 
     @classmethod
     def of(cls, region: Region, function: Function, sizes: Sizes, parameters: CudaParameters) -> Self:
@@ -143,6 +145,7 @@ class CudaRegion(ReduceLoops):
         self, kernel: Kernel, name: str, function: Function
     ) -> tuple[list[str], list[str], dict[str, str], dict[str, str]]:
         """Return a product's kernel, its arguments, its conditions, and the C pointers of its buffers."""
+        kernel.note(self.needs)
         body = kernel.body()
         parameters, arguments = self.parameters_of(body, function, kernel.kind)
         body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in self.constants_in(body)), *body]

@@ -22,6 +22,7 @@ from rag_kernels.offline.cuda.gemm.few_rows_text import BEGIN, LOOP, TOGETHER
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import numbers_of
 from rag_kernels.offline.cuda.gemm.wgmma import Matrix, matrix_of, matrix_read, start_of_matrix
+from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
 from rag_kernels.offline.ir.operators import Operator
@@ -47,6 +48,10 @@ class FewRowsKernel(Kernel):
 
     def __post_init__(self) -> None:
         """Do nothing: there is one tile."""
+
+    def note(self, needs: Needs) -> None:
+        needs.tiles = True
+        needs.few.add(self.numbers)
 
     @property
     def warps(self) -> int:

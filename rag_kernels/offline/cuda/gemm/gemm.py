@@ -14,6 +14,7 @@ from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.gemm.text import LOOP, SUMS
+from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.patterns import strip
 
@@ -65,6 +66,10 @@ class Kernel:
 
     def __post_init__(self) -> None:
         self.tile = tile_for(self.contraction, self.wanted)
+
+    def note(self, needs: Needs) -> None:
+        """Note what the kernel and its launch call of the fixed texts."""
+        needs.tiles = True
 
     @property
     def wide(self) -> int:

@@ -21,6 +21,7 @@ from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm.address_table import ROOM, can_step, steps_before, steps_each
 from rag_kernels.offline.cuda.gemm.gemm import Kernel, Tile
 from rag_kernels.offline.cuda.gemm.tensor_core_text import BEGIN, EPILOGUE, LOOP, THREE
+from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.patterns import sixteen_bits, strip
@@ -50,6 +51,10 @@ class TensorKernel(Kernel):
     """A kernel for a contraction on tensor cores. `numbers` is their format, or empty for three TF32 products."""
 
     numbers: str = ""
+
+    def note(self, needs: Needs) -> None:
+        needs.tiles = needs.tensor_cores = True
+        needs.passes |= {self.numbers} if self.numbers else set()
 
     @property
     def depth(self) -> int:

@@ -23,6 +23,7 @@ from rag_kernels.offline.cuda.gemm import wgmma_text as text
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
 from rag_kernels.offline.cuda.hopper import TENSOR_MAP_TYPES
+from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
 from rag_kernels.offline.ir.patterns import strip
@@ -192,6 +193,11 @@ class WgmmaKernel(Kernel):
 
     def __post_init__(self) -> None:
         """Do nothing: the shape takes the place of a tile."""
+
+    def note(self, needs: Needs) -> None:
+        needs.tiles = True
+        needs.ranks |= {len(matrix.by) for matrix in self.maps.values()}
+        needs.warpgroup.add((self.shape.columns, self.numbers, self.by_registers))
 
     @property
     def itemsize(self) -> int:

@@ -29,6 +29,7 @@ from rag_kernels.offline.cuda.gemm.wgmma import (
     shape_of,
 )
 from rag_kernels.offline.cuda.hopper import TENSOR_MAP_TYPES
+from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.operators import Operator
@@ -301,6 +302,13 @@ class WindowKernel(WgmmaKernel):
     window: Window | None = None
     steps: tuple[Poly, Poly, Poly] = ({}, {}, {})  # of filters: rows, places of the window, channels
     bytes_of_line: int = LINE
+
+    def note(self, needs: Needs) -> None:
+        assert self.window and self.left
+        needs.tiles = True
+        needs.ranks.add(len(self.left.by))
+        needs.windows.add(len(self.window.axes) + 2)
+        needs.warpgroup.add((self.shape.columns, self.numbers, False))
 
     @property
     def line(self) -> int:
