@@ -23,7 +23,9 @@ from rag_kernels.eval.workloads import workloads_of
 from rag_kernels.export.drop_in import DropIn, Fallback, with_kernel
 from rag_kernels.export.formats import write_kernel
 from rag_kernels.export.forms.module_file import compiled_of
+from rag_kernels.export.training_step import told as step_told
 from rag_kernels.feedback import explain
+from rag_kernels.ingest.functional.training_step import training_step
 from rag_kernels.ingest.live.called_module import Call, problem_of_calls
 from rag_kernels.ingest.live.live_module import name_of, problem_of_module
 from rag_kernels.options import Keywords, OptionError, options_of
@@ -83,6 +85,8 @@ class Best:
         if self.attempt is not None:
             judged, features = self.attempt.judged, self.attempt.problem.features
             parts.append(explain.explain(judged.verdict, device=judged.device, features=features))
+            if self.attempt.problem.step is not None:
+                parts.append(step_told(self.attempt, compiled_of(self.attempt, listed=True)))
         return "\n".join(parts)
 
     def optimized(self) -> torch.nn.Module:
@@ -122,6 +126,7 @@ def optimize(
     example_inputs: Sequence[torch.Tensor],
     *,
     workloads: Sequence[Sequence[torch.Tensor]] = (),
+    training: bool = False,
     name: str = "",
     writer: Writer | None = None,
     judge: Judge | None = None,
@@ -132,9 +137,11 @@ def optimize(
     """Write, prove and time kernels for a module as it is called with these tensors; return the best.
 
     `workloads` are other calls that the module gets, which differ in sizes alone: the kernel is then the one that
-    serves all of them best. `progress` is called with each attempt as soon as it is judged. Other keywords are the
-    fields of `Options`. Raises ProblemError where the module cannot be traced, and OptionError for an option that
-    cannot be used.
+    serves all of them best. `training` takes a step of training: one kernel for the forward and for the gradients of
+    inputs and of parameters that want one; where some of `example_inputs` require a gradient, of those inputs alone.
+    `progress` is called with each attempt as soon as it is judged. Other keywords are the fields of `Options`.
+
+    Raises ProblemError where the module cannot be traced, and OptionError for an option that cannot be used.
     """
     if not hasattr(module, "forward"):
         raise OptionError(f"optimize() takes a module, not {module!r}; generate() takes a problem file.")
@@ -143,6 +150,8 @@ def optimize(
     place, opened = place_of(archive)
     settings = options_of(options, place)
     problem, signature = _problem(module, example_inputs, workloads, name), _signature(module)
+    if training:
+        problem = training_step(problem, fixed=_without_gradient(example_inputs))
     sizes = workloads_of(problem)
     attempts = []
     with open_session(settings, writer=writer, judge=judge, archive=opened) as session:
@@ -168,6 +177,12 @@ def _problem(
     if made.notes:
         raise ProblemError(f"{name} cannot serve all workloads by one kernel: {'; '.join(made.notes)}.")
     return problem_from_source(name, made.source)
+
+
+def _without_gradient(inputs: Sequence[torch.Tensor]) -> list[int]:
+    """Return the numbers of inputs of which no gradient is wanted: where some want one, of the others."""
+    some = any(value.requires_grad for value in inputs)
+    return [i for i, value in enumerate(inputs) if some and not value.requires_grad]
 
 
 def apply(model: torch.nn.Module, kernels: Iterable[Best]) -> list[str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import copy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from factories import attempt, passed
 from support.kept import kept_judge, kept_workers
 
 from rag_kernels.eval.build.candidate_form import Forbidden, check_composed
@@ -14,13 +17,28 @@ from rag_kernels.eval.build.composed_forward import composed_forward
 from rag_kernels.eval.build.step_form import backward_alone, fault, forward_alone, joined, results_of
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import load_module
-from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Problem, Rejected
+from rag_kernels.eval.records import (
+    Candidate,
+    Contract,
+    FunctionalProblem,
+    Node,
+    Passed,
+    Problem,
+    ProblemError,
+    Rejected,
+    ServedTensor,
+    TensorSpec,
+)
 from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.export.drop_in import with_kernel
+from rag_kernels.export.forms.module_file import compiled_of
+from rag_kernels.export.packages import write_package
 from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize
 from rag_kernels.ingest.functional.training_step import training_step
 from rag_kernels.llm.prompt_values import step_signatures
-from rag_kernels.offline.compose import first_plans, write
+from rag_kernels.offline.compose import first_plans, library_call, write
 from rag_kernels.offline.graph.training_step import DEAR, EVERYTHING, NOTHING, halves
+from rag_kernels.offline.lowering.lower import Library
 from rag_kernels.offline.tuning import neighbours, parameters_in, starting_parameters
 
 QUICK = Limits(
@@ -218,3 +236,79 @@ def test_a_model_is_told_the_two_functions(step: FunctionalProblem) -> None:
         "def backward(grads, saved, x, place, "
     )
     assert step_signatures(replace(step, step=None)) == ""
+
+
+def test_what_is_made_from_nothing_lies_on_the_device(step: FunctionalProblem) -> None:
+    """A number that the library makes on the CPU would be read by a GPU's kernel as memory of its own."""
+    node = Node("n", "aten.tril_indices.default", (3, 3), (), (TensorSpec((2, 6), "int64"),))
+    assert library_call(Library(node), step) == "torch.ops.aten.tril_indices.default(3, 3, device=grad_output_0.device)"
+    clamped = Problem("clamped", NORMED.source.replace("y.argmax(1), x[place]", "y.clamp(-1, 1), x[place].relu()"))
+    with kept_workers(preload=PRELOAD) as workers:
+        made = functionalize(training_step(clamped), workers=workers)
+    assert any("scalar_tensor" in node.op for node in made.nodes)
+    for backend in ("cpu", "cuda"):
+        plan = write(made, starting_parameters(backend))  # type: ignore[arg-type]
+        assert plan is not None and "scalar_tensor" not in plan.candidate.source.split("def forward")[1]
+
+
+OF_TORCH = """\
+KERNELS = '''
+#include "rag_kernel.h"
+'''
+
+
+def forward(x, place, weight, fixed, linear, *, {keywords}):
+    y = torch.matmul(x, linear.t())
+    inverse = torch.rsqrt(torch.mean(y * y, -1, keepdim=True) + 1e-5)
+    return (F.silu(y * inverse * weight) * fixed,), (y, inverse)
+
+
+def backward(grads, saved, x, place, weight, fixed, linear, *, {keywords}):
+    (y, inverse) = saved
+    normed = y * inverse
+    inner = normed * weight
+    open = torch.sigmoid(inner)
+    of_inner = grads[0] * fixed * (open + inner * open * (1 - open))
+    of_normed = of_inner * weight
+    of_y = inverse * (of_normed - normed * torch.mean(of_normed * normed, -1, keepdim=True))
+    return torch.matmul(of_y, linear), torch.sum(of_inner * normed, 0), torch.matmul(of_y.t(), x)
+"""
+
+
+def test_an_export_serves_the_sizes_that_the_step_serves() -> None:
+    """Sizes of what is saved follow those of the arguments: known by running the forward without data."""
+    plain_problem = Problem(
+        "alone", NORMED.source.replace(", y.argmax(1), x[place]", "").replace("ROWS = 12", "ROWS = 80")
+    )
+    with kept_workers(preload=PRELOAD) as workers:
+        step = functionalize(training_step(plain_problem), workers=workers)
+    shapes = {"grad_output": ("N", "16"), "x": ("N", "16")}
+    tensors = [
+        ServedTensor(a.name, a.spec.dtype, shapes.get(a.name, tuple(map(str, a.spec.shape)))) for a in step.tensors
+    ]
+    outputs = (("N", "16"), ("N", "16"), ("16",), ("16", "16"))
+    contract = Contract(tuple(tensors), (), "element", outputs)
+    source = OF_TORCH.format(keywords=", ".join(name for name, _ in step.constants))
+    judged = attempt(
+        p=step, candidate=Candidate(source, "composed", "cpu"), verdict=replace(passed(), contract=contract)
+    )
+    compiled = compiled_of(judged, listed=True)
+    saved = compiled.outputs[1:]
+    assert compiled.backward is not None and compiled.backward.saved == len(saved) > 0
+    assert {one[2][0] for one in saved} == {"N"}
+    module = load_module("alone", plain_problem.source)
+    plain = module.Model(16)
+    fast = with_kernel(copy.deepcopy(plain), compiled)
+    for rows in (12, 5):
+        given, place, found = torch.randn(rows, 16), torch.zeros(3, dtype=torch.long), []
+        for one in (fast, plain):
+            x = given.clone().requires_grad_()
+            made = one(x, place)
+            one.zero_grad()
+            made.cos().sum().backward()
+            found.append([made, x.grad, one.weight.grad, one.linear.weight.grad])
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert fast.kernel_calls == 2, fast.kernel_reason
+    for form in ("flashinfer-bench", "kernelbench"):
+        with pytest.raises(ProblemError, match="goes with the form module or standalone"):
+            write_package(judged, form, Path("nowhere"))

@@ -101,5 +101,5 @@ def load_training_step(path: Path) -> Problem:
 
 
 def training_step(problem: Problem, *, fixed: Sequence[int] = ()) -> Problem:
-    """Return the problem of computing another's forward and its gradients, but of the `fixed` inputs."""
+    """Return the problem of computing another's forward and its gradients, but of the inputs of `fixed` numbers."""
     return Problem(f"{problem.name}{SUFFIX}", as_forward(problem.source).rstrip() + _STEP.format(fixed=tuple(fixed)))

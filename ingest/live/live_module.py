@@ -7,6 +7,7 @@ stay where they are: a kernel is given them at each call. Runs the module's forw
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -67,9 +68,33 @@ def problem_of_module(module: torch.nn.Module, example_inputs: Sequence[torch.Te
     name = name or name_of(module)
     if not example_inputs or not all(isinstance(value, torch.Tensor) for value in example_inputs):
         raise ProblemError(f"{name}: example_inputs must be a list of tensors, one for each argument of forward.")
-    if module.training and any(True for _ in module.buffers()):
-        raise ProblemError(f"{name} may change its buffers when it is called: put it into eval mode first (`.eval()`).")
+    if changed := _changed_buffers(module, example_inputs):
+        raise ProblemError(
+            f"{name} changes {', '.join(changed)} when it is called, which a kernel does not: put the parts that do so "
+            "into eval mode first (`.eval()`)."
+        )
     return problem_from_source(name, source_of(name, module, example_inputs))
+
+
+def _changed_buffers(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[str]:
+    """Return the buffers that a call writes to or replaces, as batch norm does in training; tried on a copy."""
+    import torch
+
+    if not module.training or not any(True for _ in module.buffers()):
+        return []
+    tried = copy.deepcopy(module)
+    before = {name: (buffer, buffer.clone()) for name, buffer in tried.named_buffers()}
+    with torch.no_grad():
+        try:
+            tried(*inputs)
+        except Exception:  # whatever a forward raises: told when it is traced
+            return []
+    after = dict(tried.named_buffers())
+    return [name for name, (own, held) in before.items() if after.get(name) is not own or not _same(own, held)]
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def name_of(module: torch.nn.Module) -> str:
@@ -158,7 +183,8 @@ def _held(name: str, specs: Sequence[InputSpec], traced: ExportedProgram, prefix
         value = traced.constants[path] if path in traced.constants else traced.state_dict[path]
         text = _constant(name, path, value) if kind == "CONSTANT_TENSOR" else _drawn(value)
         if kind == "PARAMETER":
-            yield f"{_owner(outer)}.register_parameter({last!r}, torch.nn.Parameter({text}))"
+            frozen = "" if value.requires_grad else ", requires_grad=False"
+            yield f"{_owner(outer)}.register_parameter({last!r}, torch.nn.Parameter({text}{frozen}))"
         else:
             yield f"{_owner(outer)}.register_buffer({last!r}, {text})"
 

@@ -46,6 +46,8 @@ def paired(forward: Attempt, pulled: Pulled) -> tuple[tuple[tuple[str, int], ...
 
 def _require_backward(forward: Attempt, backward: Attempt) -> None:
     one, other = forward.problem.problem, backward.problem.problem
+    if forward.problem.step is not None:
+        raise ProblemError(f"{one.name} is a step of training, which has its own backward: name no other.")
     if other.source != backward_problem(one).source:
         raise ProblemError(f"{other.name} is not the backward of {one.name}: name a kernel of that.")
     for attempt in (forward, backward):

@@ -176,6 +176,7 @@ class DropIn(nn.Module):
             except Exception as error:  # whatever a module raises at sizes that it does not take
                 return Reason("sizes", f"the module itself does not take these sizes ({error}).")
         shapes = tuple(tuple(tensor.shape) for tensor in made)
+        sizes = sizes[: len(sizes) - self.COMPILED.hidden]
         return NONE if shapes == sizes else Reason("sizes", f"it would return {sizes}, and the module {shapes}.")
 
     def _traced(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

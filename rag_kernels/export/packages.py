@@ -15,6 +15,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.build.step_form import is_step
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
 from rag_kernels.export.backward import pulled_of
@@ -64,8 +65,12 @@ PACKAGES: dict[str, Package] = {
 
 
 def packages_of(candidate: Candidate) -> list[str]:
-    """Return the names of the packages that a candidate can be written as, by its tier and backend."""
-    return [name for name, p in PACKAGES.items() if candidate.tier in p.tiers and candidate.backend in p.backends]
+    """Return the names of the packages that a candidate can be written as, by its tier and backend.
+
+    A step of training goes where a kernel for gradients goes.
+    """
+    found = [name for name, p in PACKAGES.items() if candidate.tier in p.tiers and candidate.backend in p.backends]
+    return [name for name in found if PACKAGES[name].pulled] if is_step(candidate) else found
 
 
 def export_kernel(
@@ -96,7 +101,7 @@ def write_package(
 ) -> Path:
     """Write an attempt as one of `PACKAGES`; raises ProblemError where a folder of that name is there already."""
     package = PACKAGES[form]
-    if backward is not None:
+    if backward is not None or attempt.problem.step is not None:
         _require_pulled(form)
     if out is None:
         middle = "" if form == "module" else f"-{form}" if not package.suffix else f"_{form}"

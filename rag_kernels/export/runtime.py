@@ -115,6 +115,11 @@ class CompiledForward:
         """The kernel for the gradients where it was judged together with the forward, as a step of training."""
         return self.backward if self.backward is not None and self.backward.saved is not None else None
 
+    @property
+    def hidden(self) -> int:
+        """How many of the last outputs are not the module's, but what a step's forward saves."""
+        return (self._step.saved or 0) if self._step is not None else 0
+
     def _without(self, values: Sequence[Any]) -> bool:
         """Return whether there is no kernel for the gradients of such a call."""
         return self._step is None and (self.backward is None or not self.served.as_verified(values))
@@ -129,10 +134,9 @@ class CompiledForward:
 
     def _outputs(self, result: Any) -> Any:
         """Return the forward's outputs, without what it saves for its backward."""
-        step = self._step
-        if step is None or not step.saved:
+        if not self.hidden:
             return result
-        kept = result[: len(result) - step.saved]
+        kept = result[: len(result) - self.hidden]
         return kept[0] if len(kept) == 1 else kept
 
     def run(self, values: Sequence[Any], sizes: Sequence[Sizes]) -> Any:

@@ -49,10 +49,10 @@ def compiled_step(
     pulled = len(step.pulled)
     given = [_of_forward(fields, pulled) for fields in arguments[pulled:]]
     alone, constants = forward_alone(source), dict(problem.constants)
-    made = _made(alone, given, outputs[: step.outputs], constants, backend)
+    made = _made(alone, given, outputs[: step.outputs], constants, backend, only)
     if made is None:  # which sizes follow which is not known: its own alone
         given, outputs = [fields[:4] for fields in given], [fields[:2] for fields in outputs]
-        made = _made(alone, given, outputs[: step.outputs], constants, backend)
+        made = _made(alone, given, outputs[: step.outputs], constants, backend, ())
         assert made is not None
         only = ()
     texts, kept = results_of(source)
@@ -123,10 +123,20 @@ def _as_argument(output: Fields) -> Fields:
 
 
 def _made(
-    alone: str, given: Sequence[Fields], outputs: Sequence[Fields], constants: dict[str, Any], backend: Backend
+    alone: str,
+    given: Sequence[Fields],
+    outputs: Sequence[Fields],
+    constants: dict[str, Any],
+    backend: Backend,
+    only: Sequence[dict[str, int]],
 ) -> list[Fields] | None:
-    """Return the forward's outputs and what it saves; None where it is not known how these follow free sizes."""
-    served = Served([Argument(*fields) for fields in given], [Output(*fields) for fields in outputs], backend)
+    """Return the forward's outputs and what it saves; None where it is not known how these follow free sizes.
+
+    Nor is it where several are free: how they hang together could only a functional form of the forward say.
+    """
+    served = Served([Argument(*fields) for fields in given], [Output(*fields) for fields in outputs], backend, only)
+    if served.related:
+        return None
     verified = served.verified_sizes()
     specs = _specs(alone, served, verified, constants)
     assert specs is not None

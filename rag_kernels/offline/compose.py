@@ -396,8 +396,8 @@ def library_call(step: Library, fp: FunctionalProblem) -> str:
         return f"{python(node.args[0])}[{python(node.args[1])}]"
     arguments = [python(a) for a in node.args]
     arguments += [f"{k}={python(v)}" for k, v in node.kwargs if k not in {"device", "pin_memory", "layout"}]
-    if any(k == "device" for k, _ in node.kwargs):
-        first = next(a.name for a in fp.arguments if isinstance(a, TensorArgument))
+    first = next((a.name for a in fp.arguments if isinstance(a, TensorArgument)), "")
+    if first and operator(base_name(node.op)).names_device:
         arguments.append(f"device={first}.device")
     owner = node.op if node.op.startswith("torch.") else f"torch.ops.{node.op}"
     return f"{owner}({', '.join(arguments)})"

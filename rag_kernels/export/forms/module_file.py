@@ -18,6 +18,7 @@ from rag_kernels.export.backward import paired
 from rag_kernels.export.card import Licence, stamps
 from rag_kernels.export.evidence import Pulled
 from rag_kernels.export.runtime import CompiledForward
+from rag_kernels.export.serving.torch_operator import Backward
 from rag_kernels.export.training_step import compiled_step
 
 HEAD_OF_RUNTIME = """\
@@ -43,7 +44,7 @@ FUNCTIONAL = {functional}
 COMPILED.op  # torch.ops.rag_kernels.{name}
 
 
-class ModelNew(DropIn, Model):
+class ModelNew(DropIn, {original}):
     COMPILED = COMPILED
     VERIFIED = staticmethod(get_init_inputs)
 """
@@ -80,9 +81,9 @@ def require_module(attempt: Attempt) -> None:
         raise ProblemError("A kernel of the tier module is a ModelNew of its own: export it as source.")
 
 
-def head_of(package: str, backward: Pulled | None) -> str:
+def head_of(package: str, *, gradients: bool) -> str:
     """Return the lines that import what a file uses of the runtime: older ones do not know all of it."""
-    names = "Backward, CompiledForward" if backward is not None else "CompiledForward"
+    names = "Backward, CompiledForward" if gradients else "CompiledForward"
     return HEAD_OF_RUNTIME.format(package=package, names=names)
 
 
@@ -93,18 +94,24 @@ def module_text(attempt: Attempt, backward: Pulled | None = None, runtime: str =
     """
     made, pulled = compiled_of(attempt, listed=True), ""
     more = f"\n    only={made.only!r}," if made.only else ""
+    step = made.backward
     if backward is not None:
-        other = compiled_of(backward.attempt)
         takes, gives = paired(attempt, backward)
+        step = Backward(compiled_of(backward.attempt), takes, gives)
+    if step is not None:
+        other = step.kernel
+        assert isinstance(other, CompiledForward)
         pulled = BACKWARD.format(
-            id=backward.attempt.candidate.id,
+            id=(backward.attempt if backward is not None else attempt).candidate.id,
             compiled=_compiled_text(other, source=literal(other.source), functional=literal(other.functional)),
         )
-        more += f"\n    backward=Backward(BACKWARD, {takes}, {gives}),"
+        together = f", {step.saved}, {step.fixed}" if step.saved is not None else ""
+        more += f"\n    backward=Backward(BACKWARD, {step.takes}, {step.gives}{together}),"
     return MODULE.format(
         summary=summary(attempt),
         problem=attempt.problem.problem.source.rstrip(),
-        runtime=runtime or head_of("rag_kernels.export", backward),
+        runtime=runtime or head_of("rag_kernels.export", gradients=step is not None),
+        original="Model" if attempt.problem.step is None else "ForwardModel",
         source=literal(made.source),
         functional=literal(made.functional),
         name=made.name,

@@ -77,7 +77,8 @@ def write_standalone(
     package = f"rag_kernels_runtime_{number}"
     written = "\n".join(f"    {name!r}: {literal(text.replace(PACKAGE, package))}," for name, text in texts.items())
     told = "\n".join(f"    {name!r}: {literal(text)}," for name, text in included.items())
-    runtime = RUNTIME.format(package=package, texts=written, headers=told, imports=head_of(package, backward))
+    imports = head_of(package, gradients=backward is not None or attempt.problem.step is not None)
+    runtime = RUNTIME.format(package=package, texts=written, headers=told, imports=imports)
     text = module_text(attempt, backward, runtime)
     text = text.replace("# torch.ops.rag_kernels.", f"# torch.ops.{package}.")
     out.write_text(f"{text}\n\n{stamps('standalone', attempt, licence, backward)}\n")

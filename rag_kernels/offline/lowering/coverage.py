@@ -203,6 +203,7 @@ _OWN: dict[str, Rule] = {name: pointwise(function) for name, function in POINTWI
     "new_zeros": filled,
     "new_ones": filled,
     "new_full": filled,
+    "scalar_tensor": filled,
     "fill": fill,
     "zero": fill,
     "copy": copy,
