@@ -189,6 +189,15 @@ def test_structured_inputs_are_left_in_place() -> None:
     assert not is_structured(torch.randint(0, 9, (100,))) and not is_structured(torch.tensor([True, False, True]))
 
 
+def test_numbers_that_are_all_different_are_left_in_place() -> None:
+    generator = torch.Generator().manual_seed(1)
+    slots = torch.randperm(16384, generator=generator)[:2000]
+    assert is_structured(slots) and is_structured(torch.randperm(40, generator=generator))
+    assert not is_structured(torch.randint(0, 16384, (2000,), generator=generator))
+    assert not is_structured(torch.randperm(1 << 20, generator=generator)[:1000].int() % 999)
+    assert not is_structured(torch.randint(0, 1 << 60, (2000,), generator=generator))  # different by chance
+
+
 def test_the_ratio_is_the_median_of_pairs_with_its_order_statistic_interval() -> None:
     candidate = [1.0] * 30
     baseline = [1.0 + i / 30 for i in range(30)]

@@ -84,6 +84,15 @@ CASES |= {
         "torch.randn(30, 2500)",
         "torch.randint(0, 17, (30, 50, 50), dtype=torch.uint8)",
     ),
+    "overlaps": Case(  # boxes in order are looked up once, and the matrix that a reduction stores is read again
+        "b, c = x[y], y[y.flip(0)]; low = torch.maximum(b[:, None, :2], b[None, :, :2]);"
+        "high = torch.minimum(b[:, None, 2:], b[None, :, 2:]); s = (high - low).clamp(min=0).prod(2);"
+        "a = (b[:, 2:] - b[:, :2]).prod(1); i = s / (a[:, None] + a[None] - s + 1e-6);"
+        "i = torch.triu(i * (c[:, None] == c[None]), diagonal=1); w = i.amax(0);"
+        "return torch.exp((w[:, None].pow(2) - i.pow(2)) * 2).amin(0), w",
+        "torch.cat([torch.rand(40, 2), torch.rand(40, 2) + 1], 1)",
+        "torch.randint(0, 40, (40,)) // 2",
+    ),
     "columns that run": Case(
         "w = x.view(2, 350, 9); return x.cumsum(0), w.cumprod(1) + w, (w * 2).cumsum(1) * y, x.logcumsumexp(0)",
         "torch.rand(700, 9) + 0.5",
@@ -159,6 +168,7 @@ def special_orders() -> list[tuple[torch.Tensor, torch.Tensor]]:
         ("rows", ["join_sums(", "join_all<Max>("]),
         ("histograms", ["_near<<<", "of_batch = i0 * "]),
         ("columns that run", ["column_before("]),
+        ("overlaps", ["part4_arg_p"]),
     ],
 )
 def test_scatters_and_scans_have_schedules_of_their_own(name: str, words: list[str]) -> None:

@@ -28,6 +28,7 @@ MAX_ZERO_SHARE = 0.2
 EDGE = 16  # elements of a tail: the width of a vector
 FEW = 8  # elements: too few for any of them to be zero
 MOST_SORTED = 1 << 20  # elements: bounds are few
+DISTINCT, CHANCES = 16, 32  # numbers at least; twice how many pairs would be alike by chance
 WIDEST = 1 << 24  # sums of a thousand exceed 32 bits; products of two stay within 64, and in fp64 exact
 
 
@@ -39,7 +40,7 @@ def is_structured(values: torch.Tensor) -> bool:
     if values.is_floating_point() and float((sample == 0).float().mean()) > MAX_ZERO_SHARE:
         return True
     whole = not values.is_floating_point() and not values.is_complex() and values.dtype != torch.bool
-    if whole and values.dim() == 1 and bool((values.long().diff() >= 0).all()):
+    if whole and values.dim() == 1 and (bool((values.long().diff() >= 0).all()) or is_distinct(values)):
         return True
     if values.dim() < 2 or values.shape[-1] != values.shape[-2] or values.shape[-1] < 2:
         return False
@@ -47,6 +48,18 @@ def is_structured(values: torch.Tensor) -> bool:
     corner = corner.long() if whole else corner
     same = (corner == corner.mT) | ((corner != corner) & (corner.mT != corner.mT))
     return bool(same.all())
+
+
+def is_distinct(values: torch.Tensor) -> bool:
+    """Return whether whole numbers are all different, as slots are that are written to, where by chance some were not.
+
+    Where two are alike PyTorch itself says that any of both may stay.
+    """
+    if not DISTINCT <= values.numel() <= MOST_SORTED:
+        return False
+    several = values.long().sort().values
+    span = int(several[-1]) - int(several[0]) + 1
+    return values.numel() ** 2 > CHANCES * span and bool((several.diff() > 0).all())
 
 
 def is_sorted(values: torch.Tensor) -> bool:

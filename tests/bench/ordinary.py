@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path("ordinary.jsonl"))
     parser.add_argument("--table", nargs="+", type=Path, help="print the table of these files")
-    parser.set_defaults(enough=1e9)
+    parser.set_defaults(enough=1e9, joint=False)
     asked = parser.parse_args()
     if asked.table:
         print("\n".join(table(read(asked.table))))

@@ -31,6 +31,8 @@ def region_text(region: ScatterRegion, names: Names, pointers: dict[str, str], s
     outer, inner = Scope(), Scope()
     inner.parent = outer
     before = inside(printer, region, outer, frozenset(last.leaves if last else ()))
+    for common in in_common(scattered.value, frozenset(last.leaves if last else ())):
+        printer.emit(common, outer)
     every = inside(printer, region, inner, frozenset())
     place = printer.at(nest.stores[scattered.buffer], inner)
     conditions = [c for c in every if c not in before]
@@ -58,6 +60,15 @@ def region_text(region: ScatterRegion, names: Names, pointers: dict[str, str], s
         *indent(lines),
         "}",
     ]
+
+
+def in_common(value: ir.Value, loops: frozenset[ir.Atom]) -> list[ir.Value]:
+    """Return the largest values of a tree that are the same at every step of some loops.
+
+    The compiler takes out of a loop what is cheap, but no rounding to sixteen bits and no function.
+    """
+    found = ir.walk(value, enter=lambda v: bool(ir.tree_atoms(v) & loops)) if loops else ()
+    return [v for v in found if not ir.tree_atoms(v) & loops and not isinstance(v, ir.Const | ir.Size)]
 
 
 def step_of(kind: Kind | None, dtype: str) -> str:

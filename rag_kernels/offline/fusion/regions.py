@@ -195,6 +195,7 @@ class Planner:
 
     def store(self, buffer: str, value: ir.Value, slot: ir.Slot | None = None) -> None:
         """Add the region that writes a value, after the regions of the reductions that it cannot hold."""
+        value = rewrite(value, self.stored.get)
         root = ir.tree_atoms(value) | {a for g in value.dims for a in ir.leaves(g)}
         found = reductions(value)
         main = None
@@ -203,7 +204,11 @@ class Planner:
             if root <= outer | reduced:
                 main = (outer, reduced)
         alone = self.products_apart(found, main, value)
-        value = rewrite(value, lambda v: self.load_of(v) if v in alone else self.cut(v, main))
+        loops = main[0] | main[1] if main else frozenset(root)
+        value = rewrite(
+            value,
+            lambda v: self.load_of(v) if v in alone or is_looked_up(v, loops) else self.cut(v, main),
+        )
         outer, reduced = main or (frozenset(root), frozenset())
         self.add(Region({buffer: value}, ordered(outer), ordered(reduced), {buffer: slot} if slot else {}))
 
@@ -424,6 +429,27 @@ def is_costly_of_rows(value: ir.Value, main: Key) -> bool:
     return costly and all(key_of(v) != main for v in reductions(value))
 
 
+def is_looked_up(value: ir.Value, loops: frozenset[ir.Atom]) -> bool:
+    """Return whether a value is worth storing before a region of these loops: few elements, each looked up in a table.
+
+    Rows of a table that are long enough are read where they lie.
+    """
+    own = ir.tree_atoms(value)
+    if not own < loops or value.dtype not in ITEMSIZE or LOOKED_UP * ir.size_of(own) > ir.size_of(loops):
+        return False
+    every = list(ir.walk(value))
+    return any(is_lookup(v) for v in every) and not any(isinstance(v, ir.Reduce | ir.Scan) for v in every)
+
+
+def is_lookup(value: ir.Value) -> bool:
+    """Return whether a load is at a computed place and its neighbours are elsewhere."""
+    if not isinstance(value, ir.Load) or all(isinstance(form, ir.Form) for form in value.index):
+        return False
+    last = value.index[-1]
+    along = ir.size_of(a for a, factor in last.terms if factor == 1) if isinstance(last, ir.Form) else 1
+    return along < LONG_ROW
+
+
 def is_column(value: ir.Reduce) -> bool:
     """Return whether neighbours in memory belong to other sums: the innermost loop of what is read is not summed."""
     over = set(ir.leaves(value.over))
@@ -468,6 +494,7 @@ def rebuilt(value: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
             raise AssertionError(type(value))
 
 
+LOOKED_UP, LONG_ROW = 16, 8  # times that an element looked up is used; elements of a row that is read where it lies
 ONCE = frozenset({Operator.SQRT, Operator.DIV})  # of what other rows come to
 LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 4, 8, 4  # smaller products run as any other reduction
 
