@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from cli_home import quick_limits
 
+from rag_kernels import wiring
 from rag_kernels.export.formats import FORMATS
 from rag_kernels.offline.lowering.coverage import RULES
 
@@ -28,6 +30,7 @@ def save_files(folder: Path) -> None:
 @pytest.mark.parametrize("section", SECTIONS)
 def test_the_examples_run(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(wiring, "Limits", quick_limits)  # torch.compile is no part of what the page shows
     rules, formats = dict(RULES), dict(FORMATS)
     names: dict[str, object] = {"__name__": "extending"}
     blocks = list(BLOCK.finditer(SECTIONS[section]))
