@@ -140,6 +140,12 @@ with torch.no_grad(), warnings.catch_warnings(record=True) as seen:
     assert "refuses the call: no 77" in str(seen.pop().message)
     module.factor = 0.5
     torch.testing.assert_close(module(x), torch.tanh(x) * 0.5)
+init = names["Model"].__init__
+def with_weight(self, *args):
+    init(self, *args)
+    self.weight = torch.nn.Parameter(torch.ones(2))
+names["Model"].__init__ = with_weight  # evaluators time forward passes outside of no_grad
+assert not names["ModelNew"](2.0).weight.requires_grad and names["Model"](2.0).weight.requires_grad
 """,
         hidden=("rag_kernels", "tvm_ffi"),
     )

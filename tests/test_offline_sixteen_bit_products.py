@@ -358,15 +358,6 @@ TF32 = {
         Case("return (x @ y).relu()", "torch.randn(24, 1096)", "torch.randn(1096, 72)"),
         CudaParameters(products=2, tensor=2),
     ),
-    "a convolution of one place": (
-        Case(
-            "return self.c(x) * y",
-            "torch.randn(2, 40, 240)",
-            "torch.randn(2, 36, 240)",
-            init="self.c = nn.Conv1d(40, 36, 1)",
-        ),
-        CudaParameters(products=2, tensor=2),
-    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 Comes in: an attempt and a path. Goes out: a file with the problem's `Model`, the kernel, built by torch's own loader,
 and a `ModelNew` that runs it; calls that were not verified run the `Model`'s forward, with one warning that says why.
+Its parameters take no gradients, since evaluators time forward passes outside of `torch.no_grad()`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class ModelNew(Model):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        self.requires_grad_(False)  # evaluators time forward passes outside of torch.no_grad()
         self.rk_same = self.rk_arguments(*args, **kwargs) == self.rk_arguments(*get_init_inputs())
         self.rk_settings, self.rk_warned = self.rk_found(), set()
 
