@@ -118,7 +118,7 @@ SIMILARITIES = {
     "    out.data[r] = T(s / (std::max<Wide>(std::sqrt(p), e) * std::max<Wide>(std::sqrt(q), e)));",
     "simd": "Acc p = 0, q = 0, s = 0;\n    #pragma omp simd reduction(+ : p, q, s)\n"
     "    for (int64_t i = 0; i < n; ++i) { p += a[i] * a[i]; q += b[i] * b[i]; s += a[i] * b[i]; }\n"
-    "    out.data[r] = s / std::max(std::sqrt(p * q), e);",
+    "    out.data[r] = s / (std::max(std::sqrt(p), e) * std::max(std::sqrt(q), e));",
 }
 DISTANCES = {
     "differences": "Acc s = 0;\n      for (int64_t i = 0; i < n; ++i) s += (a[i] - b[i]) * (a[i] - b[i]);\n"
