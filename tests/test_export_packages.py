@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 
 from rag_kernels import wiring
 from rag_kernels.archive.memory import MemoryArchive
-from rag_kernels.archive.records import Attempt
+from rag_kernels.archive.records import Attempt, Exemplar
 from rag_kernels.cli import app
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
+from rag_kernels.export.card import card, card_text
 from rag_kernels.export.check import check_package
 from rag_kernels.export.forms.hf_kernels import write_hf_kernels
 from rag_kernels.export.forms.torch_op_package import write_torch_op
@@ -213,6 +214,19 @@ def test_every_package_holds_evidence_and_what_it_speaks_of(tanh: Attempt, tmp_p
     (tmp_path / "none.py").write_text("x = 1\n")
     with pytest.raises(ProblemError, match="holds no evidence"):
         check_package(tmp_path / "none.py")
+
+
+def test_a_card_names_whom_a_kernel_came_from_with_their_licences(tanh: Attempt) -> None:
+    """What it was made of, and what its writer was shown beside; and the licence of its own."""
+    shown = (Exemplar("k_parent", 1, 1.0, ()), Exemplar("k_shown", 2, 0.5, ()))
+    made = attempt(p=tanh.problem, candidate=tanh.candidate, verdict=passed(), parents=("k_parent",), exemplars=shown)
+    row = card(made, "wheel", lambda kernel: {"k_shown": "MIT, Ada", made.candidate.id: "Apache-2.0"}.get(kernel, ""))
+    assert (row["licence"], row["judge_version"]) == ("Apache-2.0", made.judged.environment.judge_version)
+    assert row["lineage"] == [
+        {"kernel": "k_parent", "relation": "parent", "licence": ""},
+        {"kernel": "k_shown", "relation": "retrieved", "licence": "MIT, Ada"},
+    ]
+    assert "k_shown, retrieved, MIT, Ada" in card_text(row) and made.judged.device.name in card_text(row)
 
 
 def test_verify_judges_packages_of_every_form_again(
