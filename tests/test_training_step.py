@@ -33,7 +33,7 @@ from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.export.drop_in import with_kernel
 from rag_kernels.export.forms.module_file import compiled_of
 from rag_kernels.export.packages import write_package
-from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.training_step import training_step
 from rag_kernels.llm.prompt_values import step_signatures
 from rag_kernels.offline.compose import first_plans, library_call, write
@@ -79,7 +79,7 @@ def get_init_inputs():
 
 @pytest.fixture(scope="module")
 def step() -> FunctionalProblem:
-    with kept_workers(preload=PRELOAD) as workers:
+    with kept_workers() as workers:
         return functionalize(training_step(NORMED), workers=workers)
 
 
@@ -109,7 +109,7 @@ def test_its_gradients_are_derivatives() -> None:
     source = NORMED.source
     for old, new in changes.items():
         source = source.replace(old, new)
-    with kept_workers(preload=PRELOAD) as workers:
+    with kept_workers() as workers:
         step = functionalize(training_step(Problem("double", source)), workers=workers)
     names: dict[str, object] = {}
     exec(step.source, names)
@@ -243,7 +243,7 @@ def test_what_is_made_from_nothing_lies_on_the_device(step: FunctionalProblem) -
     node = Node("n", "aten.tril_indices.default", (3, 3), (), (TensorSpec((2, 6), "int64"),))
     assert library_call(Library(node), step) == "torch.ops.aten.tril_indices.default(3, 3, device=grad_output_0.device)"
     clamped = Problem("clamped", NORMED.source.replace("y.argmax(1), x[place]", "y.clamp(-1, 1), x[place].relu()"))
-    with kept_workers(preload=PRELOAD) as workers:
+    with kept_workers() as workers:
         made = functionalize(training_step(clamped), workers=workers)
     assert any("scalar_tensor" in node.op for node in made.nodes)
     for backend in ("cpu", "cuda"):
@@ -280,7 +280,7 @@ def test_an_export_serves_the_sizes_that_the_step_serves() -> None:
     plain_problem = Problem(
         "alone", NORMED.source.replace(", y.argmax(1), x[place]", "").replace("ROWS = 12", "ROWS = 80")
     )
-    with kept_workers(preload=PRELOAD) as workers:
+    with kept_workers() as workers:
         step = functionalize(training_step(plain_problem), workers=workers)
     shapes = {"grad_output": ("N", "16"), "x": ("N", "16")}
     tensors = [
@@ -309,6 +309,6 @@ def test_an_export_serves_the_sizes_that_the_step_serves() -> None:
             found.append([made, x.grad, one.weight.grad, one.linear.weight.grad])
         torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
     assert fast.kernel_calls == 2, fast.kernel_reason
-    for form in ("flashinfer-bench", "kernelbench"):
-        with pytest.raises(ProblemError, match="goes with the form module or standalone"):
+    for form in ("flashinfer-bench", "kernelbench", "torch-op"):
+        with pytest.raises(ProblemError, match="goes as module or standalone, and not"):
             write_package(judged, form, Path("nowhere"))

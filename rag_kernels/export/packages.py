@@ -101,7 +101,10 @@ def write_package(
 ) -> Path:
     """Write an attempt as one of `PACKAGES`; raises ProblemError where a folder of that name is there already."""
     package = PACKAGES[form]
-    if backward is not None or attempt.problem.step is not None:
+    known = packages_of(attempt.candidate)
+    if attempt.problem.step is not None and form not in known:
+        raise ProblemError(f"A step of training goes as {' or '.join(known)}, and not as {form}.")
+    if backward is not None:
         _require_pulled(form)
     if out is None:
         middle = "" if form == "module" else f"-{form}" if not package.suffix else f"_{form}"
