@@ -174,6 +174,16 @@ def test_every_schedule_in_sixteen_bits(name: str, dtype: str, tmp_path: Path, m
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
 
 
+def test_rows_that_are_masked_throughout_are_uniform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch's are: the least number times log2(e) is infinite, the difference of two of them is not."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    masked = "torch.where(torch.arange(6)[:, None] % 2 == 0, torch.finfo(torch.bfloat16).min, torch.randn(6, 204))"
+    fp = functional("masked", halved(Case("return x.softmax(-1) + y", masked, "torch.randn(204)"), "bfloat16"))
+    plan = write(fp, SMALL)
+    assert plan is not None and "rk_exp_below(" in plan.candidate.source
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+
+
 @pytest.mark.parametrize("dtype", C_TYPES)
 def test_blocks_share_long_rows_of_sixteen_bits(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)

@@ -177,6 +177,22 @@ def test_it_is_judged_as_one_call_and_each_half_runs_alone(step: FunctionalProbl
     assert not any(isinstance(verdict, Passed) for verdict in verdicts[1:]), verdicts
 
 
+def test_a_backward_that_changes_an_output_is_refused() -> None:
+    def forward(x: torch.Tensor) -> tuple[tuple[torch.Tensor], tuple[torch.Tensor]]:
+        y = x.clone()
+        return (y,), (y,)
+
+    def late(grads: tuple[torch.Tensor], saved: tuple[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        saved[0].mul_(2.0)
+        return grads[0] * x
+
+    x, grad = torch.randn(3), torch.ones(3)
+    with pytest.raises(ValueError, match="changes output 0 of `forward`"):
+        joined(forward, late)(grad, x)
+    outputs = joined(forward, lambda grads, saved, x: grads[0] * saved[0])(grad, x)
+    assert all(torch.equal(output, x) for output in outputs)
+
+
 def test_a_source_is_split_where_it_is_two_functions() -> None:
     source = (
         "KERNELS = r'''\nint x;\n'''\n\n\n"

@@ -1,5 +1,6 @@
 """Child processes: results come back, and every way of failing is told apart. One test a property of isolation."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ import pytest
 from interrupts import ctrl_c
 
 from rag_kernels.eval import codec
-from rag_kernels.eval.process.channel import Channel, ChannelClosed, Failed, pair
+from rag_kernels.eval.process.channel import Channel, ChannelClosed, Failed, pair, readable
 from rag_kernels.eval.process.process_tree import children
 from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 
@@ -204,6 +205,17 @@ def test_descriptors_of_half_a_message_are_closed() -> None:
     with pytest.raises(TimeoutError):
         channel.receive()
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_descriptors_beyond_a_thousand_are_waited_for() -> None:
+    """As a process has that keeps many judges open; `select` ends there."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        far = fcntl.fcntl(ours.fileno(), fcntl.F_DUPFD, 1500)
+        assert not readable(far, 0)
+        theirs.send(b"x")
+        assert readable(far, None)
+        os.close(far)
 
 
 def test_an_answer_without_end_is_no_answer() -> None:

@@ -51,17 +51,33 @@ def fault(source: str, fp: FunctionalProblem) -> str:
 
 
 def joined(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of a step: gradients of outputs, then arguments; outputs, then gradients of arguments."""
+    """Return the function of a step: gradients of outputs, then arguments; outputs, then gradients of arguments.
+
+    Its first call raises ValueError where `backward` changes an output, which a model has read by then.
+    """
     code: Any = forward.__code__
     taken: int = code.co_argcount
+    looked = False
 
     def step(*values: Any, **keywords: Any) -> Any:
+        nonlocal looked
         grads, given = values[: len(values) - taken], values[len(values) - taken :]
         outputs, saved = forward(*given, **keywords)
+        kept = [] if looked else [_bits(output).clone() for output in outputs]
         found = backward(grads, saved, *given, **keywords)
+        for number, before in enumerate(kept):
+            if not bool((_bits(outputs[number]) == before).all()):
+                raise ValueError(f"`backward` changes output {number} of `forward`, which a model has read by then.")
+        looked = True
         return (*outputs, *(found if isinstance(found, tuple) else (found,)))
 
     return step
+
+
+def _bits(tensor: Any) -> Any:
+    import torch
+
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def results_of(source: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

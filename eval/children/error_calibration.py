@@ -17,7 +17,7 @@ import torch
 from rag_kernels.eval.admission_records import MIN_GAP, Calibration, Cheat
 from rag_kernels.eval.numerics.compare import LIMITS, ratios
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, RoundingNoise, through, to_tf32
-from rag_kernels.eval.numerics.steps import far
+from rag_kernels.eval.numerics.steps import stepped
 
 NOISE_RUNS = 5
 LEAST_NOISE = 1.0  # an exact problem (a copy, a maximum) has no noise of its own
@@ -106,9 +106,13 @@ def _ratios(case: Case, mode: Perturbed, *, steps: bool) -> tuple[float, float]:
 def _without_steps(
     got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Set right what differs by a step, in either output."""
-    got, reference = (torch.where(far(v, oracle, oracle), oracle.to(v.dtype), v) for v in (got, reference))
-    return got, reference, oracle
+    """Set right what differs by steps, in either output: a cheat that is off nearly everywhere has none."""
+
+    def unstepped(value: torch.Tensor) -> torch.Tensor:
+        step = stepped(value, oracle, oracle)
+        return value if step is None else torch.where(step, oracle.to(value.dtype), value)
+
+    return unstepped(got), unstepped(reference), oracle
 
 
 def _smallest(cheats: list[float]) -> float:

@@ -26,6 +26,16 @@ MAX_MESSAGE_BYTES = 256 << 20
 MAX_FDS = 8
 
 
+def readable(stream: Any, timeout_s: float | None) -> bool:
+    """Wait until a stream has something to read, or its other end is gone; None waits for ever.
+
+    Unlike `select` it takes file descriptors of any number.
+    """
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else 1000 * timeout_s))
+
+
 class ChannelClosed(Internal):
     """The other side is gone."""
 
@@ -94,7 +104,7 @@ class Channel:
     def spin(self, seconds: float) -> None:
         """Keep awake until there is something to receive, or for so many seconds."""
         end = time.monotonic() + seconds
-        while not select.select([self._sock], [], [], 0)[0] and time.monotonic() < end:
+        while not readable(self._sock, 0) and time.monotonic() < end:
             pass
 
     def _receive_exactly(self, count: int, *, with_fds: bool) -> tuple[bytes, list[int]]:

@@ -38,7 +38,6 @@ import gc
 import importlib
 import os
 import resource
-import select
 import shutil
 import signal
 import socket
@@ -51,7 +50,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from rag_kernels.eval import codec
-from rag_kernels.eval.process.channel import Channel, ChannelClosed, Failed
+from rag_kernels.eval.process.channel import Channel, ChannelClosed, Failed, readable
 from rag_kernels.eval.process.lockdown import Confinement, lock_down
 from rag_kernels.eval.process.process_tree import (
     PAGE_BYTES,
@@ -103,8 +102,7 @@ def main(control_fd: int, preload: Sequence[str], confinement: dict[str, Any] | 
     try:
         control.send({"ready": True})
         while True:
-            readable, _, _ = select.select([control], [], [], WATCH_S if children else None)
-            if readable:
+            if readable(control, WATCH_S if children else None):
                 request, fds = control.receive()
                 _serve(control, request, fds, children, confined)
             if time.monotonic() - watched >= WATCH_S:

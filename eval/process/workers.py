@@ -8,7 +8,6 @@ with torch takes seconds. Knows nothing of kernels or verdicts.
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -26,7 +25,7 @@ from typing import Any, Literal
 from rag_kernels.eval import codec
 from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.places import ROOT
-from rag_kernels.eval.process.channel import Channel, ChannelClosed, failure_in, pair
+from rag_kernels.eval.process.channel import Channel, ChannelClosed, failure_in, pair, readable
 from rag_kernels.eval.process.process_tree import (
     Resident,
     cpu_seconds,
@@ -312,7 +311,7 @@ class Workers:
             try:
                 if self._owed:
                     self._control.settimeout(START_LIMIT_S)
-                    select.select([self._control], [], [], START_LIMIT_S)  # seconds, which may be interrupted
+                    readable(self._control, START_LIMIT_S)  # seconds, which may be interrupted
                 with to_the_end():
                     while self._owed:
                         self._control.receive()

@@ -248,10 +248,10 @@ class Checks:
         shown = [self._precision(place, draw) for draw in tried if draw is not None]
         if not shown:
             return
-        precision, error = max(shown, key=lambda found: np.nan_to_num(found[1], nan=np.inf))
         self.found.checks.append("exactness probe")
         allowed = ALLOWED.get(limits.precision)
-        if allowed is not None and precision not in allowed and np.isfinite(error) and error < 0.1:
+        if lower := [one for one in shown if allowed is not None and one[0] not in allowed and one[1] < 0.1]:
+            precision, error = max(lower, key=lambda found: found[1])
             raise Stopped(
                 Rejected(
                     "lower_precision",
@@ -259,7 +259,7 @@ class Checks:
                     f"Compute in {'fp32' if limits.precision == 'strict' else 'TF32 or fp32'}.",
                 )
             )
-        self.found.precision = precision
+        self.found.precision, _ = max(shown, key=lambda found: np.nan_to_num(found[1], nan=np.inf))
 
     def _precision(self, place: BoundBuffers, draw: int) -> tuple[str, float]:
         """Return the precision class that products show on a probe, and their relative error."""

@@ -267,9 +267,9 @@ CUDA["rk_exp_near"] = (
     ("rk_exp2_near",),
 )
 CUDA["rk_exp_below"] = (
-    "// e^(x - top)\n"
+    "// e^(x - top), of the difference: a product of top alone overflows where rows are masked with the least number\n"
     "__device__ inline float rk_exp_below(float x, float top) {\n"
-    "  return rk_exp2_near(fmaf(x, 1.44269504f, top * -1.44269504f));\n"
+    "  return rk_exp2_near((x - top) * 1.44269504f);\n"
     "}\n",
     ("rk_exp2_near",),
 )
