@@ -162,7 +162,7 @@ class ReferenceTimes:
                     log.info("not compiled ahead: %s", failure.message[:300])
         then = time.monotonic()
         self.compile_note = self._prepare("compile")
-        log.info("torch.compile: %.1f s ahead, %.1f s to be ready", then - ahead, time.monotonic() - then)
+        log.debug("torch.compile: %.1f s ahead, %.1f s to be ready", then - ahead, time.monotonic() - then)
         if session.on_gpu:
             self._prepare("graph")
         if session.limits.max_autotune and not self.compile_note:
