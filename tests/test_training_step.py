@@ -28,6 +28,7 @@ from rag_kernels.eval.records import (
     Rejected,
     ServedTensor,
     TensorSpec,
+    Wrong,
 )
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.export.drop_in import with_kernel
@@ -164,17 +165,16 @@ def test_it_is_judged_as_one_call_and_each_half_runs_alone(step: FunctionalProbl
     plan = write(step, starting_parameters("cpu"))
     assert plan is not None
     right = plan.candidate
+    head, _, gradients = right.source.rpartition("return ")
     wrong = [
-        right.source.replace("return (", "return (1.001 * ", 1),  # an output
-        right.source.replace("def backward(grads, saved,", "def backward(grads, kept,").replace(
-            "= saved", "= kept[::-1]"
-        ),
+        right.source.replace("return (", "return (1.5 * ", 1),  # an output
+        f"{head}return 1.5 * {gradients}",  # a gradient
     ]
     with kept_judge("cpu", limits=QUICK) as judge:
         found = dict(judge.judge(step, [right, *(replace(right, source=text) for text in wrong)]))
     verdicts = [judged.verdict for judged in found.values()]
     assert isinstance(verdicts[0], Passed), verdicts[0]
-    assert not any(isinstance(verdict, Passed) for verdict in verdicts[1:]), verdicts
+    assert all(isinstance(verdict, Wrong) for verdict in verdicts[1:]), verdicts
 
 
 def test_a_backward_that_changes_an_output_is_refused() -> None:
