@@ -548,6 +548,7 @@ def kernelized(place: Path) -> None:
     import torch
     from kernels import LocalLayerRepository, Mode, kernelize, register_kernel_mapping, use_kernel_forward_from_hub
 
+    torch.backends.cudnn.allow_tf32 = False  # of convolutions: as in the race that the kernel comes from
     case, made = Case(place), place / "hf-kernels" / "made"
     layers = [*made.glob("build/*/layers.py")]
     if not layers:
@@ -594,7 +595,7 @@ within 3 % of it in {near} of {timed}. Over the bare kernel, called in the same 
 {least_bare:.3f} and {most_bare:.3f}: what is more than that lies between the two clocks, and not in the packages. The
 judge's is its own (a race with eager in its workers); the packages' does the same, as far as it is known: medians of
 {turns} bursts of up to {burst} calls with cold caches, queued behind a delay, each call with inputs of its own, after
-calls of eager, formats in turn. Why the two differ is not known; without the calls of eager it was the same.
+calls of eager, formats in turn. `clocks` says why the two differ.
 
 Made by `python tests/bench/exported_packages.py`; its first lines say how.
 
