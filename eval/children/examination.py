@@ -45,11 +45,11 @@ def examine(payload: dict[str, Any]) -> Examination:
     device_lock = DeviceLock(units, Path(locks))
     with device_lock.shared(), torch.no_grad():
         started = time.monotonic()
-        subject = LoadedCandidate(payload["problem"], torch.device(payload["device"]), payload["seed"])
+        subject = ExaminedModule(payload["problem"], torch.device(payload["device"]), payload["seed"])
         return Examiner(subject, started, payload["budget_s"], device_lock).examine()
 
 
-class LoadedCandidate:
+class ExaminedModule:
     """The module as a function of its tensor arguments, by name."""
 
     def __init__(self, fp: FunctionalProblem, device: torch.device, seed: int) -> None:
@@ -128,7 +128,7 @@ class LoadedCandidate:
 class Examiner:
     """Runs the parts one after the other; each may fail or be left out without harm to the others."""
 
-    def __init__(self, subject: LoadedCandidate, started: float, budget_s: float, device_lock: DeviceLock) -> None:
+    def __init__(self, subject: ExaminedModule, started: float, budget_s: float, device_lock: DeviceLock) -> None:
         self.subject, self.started, self.budget_s, self.device_lock = subject, started, budget_s, device_lock
         self.notes: list[str] = []
         self.oracle_kind = "fp64"

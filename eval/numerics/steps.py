@@ -41,6 +41,14 @@ def stepped(got: torch.Tensor, right: torch.Tensor, scale: torch.Tensor) -> torc
     return apart if 0 < int(apart.sum()) <= max(1.0, FEW * apart.numel()) else None
 
 
+def as_pytorch_steps(got: torch.Tensor, own: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return an output with the elements set right at which it steps as PyTorch's `own` does."""
+    if not got.is_floating_point() or got.shape != own.shape:
+        return got
+    step = stepped(own, right, right)
+    return got if step is None else torch.where(step & ~far(got, own, right), right.to(got.dtype), got)
+
+
 def excused(
     got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, again: Iterable[torch.Tensor]
 ) -> torch.Tensor | None:

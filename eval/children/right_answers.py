@@ -1,0 +1,239 @@
+"""What a problem's outputs are to be, and whether given outputs are that.
+
+Comes in: a bound module, and outputs of a candidate as bytes that others have copied. Goes out: comparisons. The
+right answer to a content is the module's own in fp64; what differs from it is right all the same where rounding decides
+a step, or where indices choose values that are as good (`numerics.steps`). Runs in the reference's process, which
+never sees a candidate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+
+from rag_kernels.eval.children.bound_module import BoundModule
+from rag_kernels.eval.index_ties import index_source
+from rag_kernels.eval.input_kinds import precision_class
+from rag_kernels.eval.messages.protocol import Answered, Checked, Comparison, PrecisionShown
+from rag_kernels.eval.numerics.compare import (
+    Yardstick,
+    compare,
+    decided_by_rounding,
+    largest_error,
+    own_error,
+    yardstick,
+)
+from rag_kernels.eval.numerics.exactness_probe import relative_error, targets
+from rag_kernels.eval.numerics.oracle import ExactCasts, double_factories, right_answer
+from rag_kernels.eval.numerics.rounding_faults import rounding_fault
+from rag_kernels.eval.numerics.rounding_noise import RoundingNoise, rounded_anew
+from rag_kernels.eval.numerics.steps import Choosing, as_good, as_pytorch_steps, excused, stepped
+from rag_kernels.eval.steps import has_steps
+
+NOISE_RUNS = 3
+MOST_RUNS = 16  # each moves about half of the integers that rounding decides
+FEW = 256  # elements of an output
+Outputs = Sequence[torch.Tensor]
+
+
+@dataclass(slots=True)
+class Answer:
+    """The module's own outputs and the oracle's, on the device; `kind` is what the oracle computes in.
+
+    All lists have one entry an output; None for exact ones (no floating point).
+    """
+
+    reference: list[torch.Tensor]
+    oracle: list[torch.Tensor]
+    kind: Literal["fp64", "own dtype"]
+    noise: list[torch.Tensor | None] | None = None
+    owed: list[Yardstick | None] = field(default_factory=list)  # empty until it was asked for
+    raw: list[torch.Tensor] = field(default_factory=list)  # the module's outputs, where steps were taken out
+
+    def yardsticks(self) -> list[Yardstick | None]:
+        """Return what each output is held against."""
+        if not self.owed:
+            noise = self.noise or [None] * len(self.oracle)
+            self.owed = [
+                yardstick(own, right, row) if own.is_floating_point() and own.numel() else None
+                for own, right, row in zip(self.reference, self.oracle, noise, strict=True)
+            ]
+        return self.owed
+
+
+class RightAnswers:
+    """The answers of one problem, by the number of the draw that they are for."""
+
+    def __init__(self, module: BoundModule, forms: Outputs, *, operands: float) -> None:
+        """Take a module and outputs of the shapes and dtypes that were traced.
+
+        `operands` is the unit roundoff that those of products in fp32 may have, where a lower precision is allowed.
+        """
+        self.module, self.forms, self.operands = module, forms, operands
+        self.has_steps = has_steps(module.fp)
+        self.answers: dict[int, Answer] = {}
+
+    def compute(self, draw: int, *, noisy: bool, moved: bool) -> Answered:
+        """Compute what is right for the current content, and remember it: whole draws come again.
+
+        `noisy` also measures what honest rounding may do there. Raises ValueError where the module returns other
+        shapes or dtypes than were traced.
+        """
+        answer = self.answers[draw] = self._compute()
+        if noisy:
+            answer.noise = self._noise(answer, moved=moved, operands=self.operands)
+        pairs = list(zip(answer.reference, answer.oracle, strict=True))
+        own = tuple(own_error(r, o) if r.is_floating_point() else 0.0 for r, o in pairs)
+        worst = max((relative_error(r, o) for r, o in pairs if r.is_floating_point()), default=0.0)
+        self._release()
+        return Answered(answer.kind, all(map(math.isfinite, own)), worst, own)
+
+    def check(self, outputs: Outputs, draw: int | None, limits: tuple[float, float] | None, *, noisy: bool) -> Checked:
+        """Compare outputs with the answer of a draw, or with one computed now for the current content.
+
+        `limits` are error ratios, of the root mean square and of the largest error. Raises as `compute` does.
+        """
+        answer = self.answers[draw] if draw is not None else self._compute()
+        if noisy and draw is None:
+            answer.noise = self._noise(answer, operands=self.operands)
+        noise = answer.noise or [None] * len(answer.oracle)
+        outputs = [got.to(self.module.device) for got in outputs]
+        if answer.raw:
+            outputs = [as_pytorch_steps(*o) for o in zip(outputs, answer.raw, answer.oracle, strict=True)]
+        results = [
+            compare(got, reference, oracle, noise=row, limits=limits, owed=owed)
+            for got, reference, oracle, row, owed in zip(
+                outputs, answer.reference, answer.oracle, noise, answer.yardsticks(), strict=True
+            )
+        ]
+        for at, (result, got) in enumerate(zip(results, outputs, strict=True)):
+            if not result.ok:
+                results[at] = self._settled(result, at, got, answer, limits)
+        if answer.kind == "fp64" and answer.noise is None:  # of ordinary contents
+            given = zip(results, outputs, answer.reference, answer.oracle, strict=True)
+            results = [replace(r, rounding=rounding_fault(g, own, o)) for r, g, own, o in given]
+        self._release()
+        return Checked(tuple(results))
+
+    def precision(self, outputs: Outputs, draw: int) -> PrecisionShown:
+        """Name the precision that outputs show on the probe's draw."""
+        both = zip(outputs, self.answers[draw].oracle, strict=True)
+        pairs = [(got, oracle) for got, oracle in both if got.is_floating_point()]
+        error = max((relative_error(g.to(self.module.device), o) for g, o in pairs), default=0.0)
+        return PrecisionShown(precision_class(error, len(targets(self.module.fp))), error)
+
+    def _compute(self) -> Answer:
+        self.module.restore()
+        results = self.module.own_results(self.module.call())
+        _require_form(results, self.forms)
+        exact = right_answer(self.module.call_in_double, results)
+        if exact is None:
+            return Answer(results, results, "own dtype")
+        answer = self._without_steps(Answer(results, exact, "fp64"))
+        # In fp64 the oracle rounds as badly as the module; a few sums that cancel have no scale of their own.
+        if any(t.dtype == torch.float64 or t.numel() < FEW for t in results):
+            answer.noise = self._noise(answer)
+        return answer
+
+    def _without_steps(self, answer: Answer) -> Answer:
+        """Return an answer in which PyTorch's own steps by rounding are no errors that others may have anywhere."""
+        if not self.has_steps:
+            return answer
+        raw = answer.reference
+        floats = [own.is_floating_point() and own.numel() > 0 for own in raw]
+        pairs = zip(raw, answer.oracle, floats, strict=True)
+        steps = [stepped(own, right, right) if is_float else None for own, right, is_float in pairs]
+        if any(step is not None for step in steps):
+            answer.raw = raw
+            answer.reference = [
+                own if step is None else torch.where(step, right.to(own.dtype), own)
+                for own, right, step in zip(raw, answer.oracle, steps, strict=True)
+            ]
+        return answer
+
+    def _noise(self, answer: Answer, *, moved: bool = False, operands: float = 0.0) -> list[torch.Tensor | None]:
+        """Return largest error of a few runs with amplified rounding, element by element; None for exact outputs.
+
+        With inputs that are `moved` by a rounding, too: where a row is constant, or far from zero, PyTorch may be
+        exact by luck, and nobody owes more than the answer to inputs that are as good.
+        """
+        worst: list[torch.Tensor | None] = [None] * len(answer.oracle)
+        generator = self._generator()
+        for _ in range(NOISE_RUNS):
+            self.module.restore()
+            leaves = [rounded_anew(v, generator) for v in self.module.leaves] if moved else None
+            with RoundingNoise(generator, operands=operands):
+                results = self.module.call(leaves)
+            for i, (got, oracle) in enumerate(zip(results, answer.oracle, strict=True)):
+                if got.is_floating_point():
+                    step = stepped(got, oracle, oracle) if self.has_steps else None
+                    got = got if step is None else torch.where(step, oracle.to(got.dtype), got)
+                    worst[i] = largest_error(got, oracle, worst[i])
+        return worst
+
+    def _settled(
+        self, result: Comparison, at: int, got: torch.Tensor, answer: Answer, limits: tuple[float, float] | None
+    ) -> Comparison:
+        """Return the result of an output that differs: right if rounding decides where; its content is there."""
+        own, right = (answer.raw or answer.reference)[at], answer.oracle[at]
+        if got.is_floating_point():
+            if not self.has_steps or got.shape != right.shape:
+                return result
+            put_right = excused(got, own, right, self._again(at))
+            if put_right is None:
+                return result
+            noise, owed = answer.noise[at] if answer.noise else None, answer.yardsticks()[at]
+            return compare(put_right, answer.reference[at], right, noise=noise, limits=limits, owed=owed)
+        if result.one_apart and decided_by_rounding(got, own, right, self._again(at)):
+            return Comparison(True, 0.0, "")
+        return Comparison(True, 0.0, "") if self._chosen_as_well(at, got, right) else result
+
+    def _again(self, at: int) -> Iterator[torch.Tensor]:
+        """Yield an output of one run after another with amplified rounding."""
+        generator = self._generator()
+        for _ in range(MOST_RUNS):
+            self.module.restore()
+            with RoundingNoise(generator, exact_stays=True):
+                results = self.module.call()
+            yield results[at]  # outside: what is done with it rounds as ever
+
+    def _chosen_as_well(self, at: int, got: torch.Tensor, right: torch.Tensor) -> bool:
+        """Return whether an output of indices chooses values as good as the right ones."""
+        fp = self.module.fp
+        source = index_source(fp, fp.results[at]) if at < len(fp.results) else None
+        if source is None or (source.exact and source.first):
+            return False
+        self.module.restore()
+        with Choosing() as own:
+            self.module.call()
+        with (
+            contextlib.suppress(RuntimeError, TypeError, ValueError),
+            double_factories(),
+            ExactCasts(),
+            Choosing() as wide,
+        ):
+            self.module.call_in_double()
+            if len(own.choices) == len(wide.choices) > source.number:
+                pair = wide.choices[source.number], own.choices[source.number]
+                return as_good(got, right.to(got.dtype), *pair, exact=source.exact)
+        return False
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator(self.module.device).manual_seed(int(torch.randint(1 << 30, ())))
+
+    def _release(self) -> None:
+        """Give the GPU memory of fp64 temporaries back: the candidate's worker needs room too."""
+        if self.module.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _require_form(results: Outputs, traced: Outputs) -> None:
+    got = [(tuple(t.shape), t.dtype) for t in results]
+    expected = [(tuple(t.shape), t.dtype) for t in traced]
+    if got != expected:
+        raise ValueError(f"the module returned {got} where {expected} was traced")
