@@ -15,12 +15,11 @@ from rag_kernels.eval.records import FunctionalProblem, Node, Ref, Value
 
 @dataclass(frozen=True, slots=True)
 class IndexSource:
-    """Where an output of indices comes from: the number of its operator among all that choose from what may be equal.
+    """What an output of indices comes from.
 
     `exact`: it chooses from inputs as they are; `first`: of equals the first is owed then.
     """
 
-    number: int
     exact: bool
     first: bool
 
@@ -35,9 +34,8 @@ def index_source(fp: FunctionalProblem, output: str) -> IndexSource | None:
         node = nodes.get(source.name) if passed_on and isinstance(source, Ref) else None
     if node is None:
         return None
-    choosing = [n for n in fp.nodes if operator(n.op).tells_equals_apart]
     exact = set(names_in(node.args)) <= as_they_are(fp)
-    return IndexSource(choosing.index(node), exact, operator(node.op).takes_first)
+    return IndexSource(exact, operator(node.op).takes_first)
 
 
 def as_they_are(fp: FunctionalProblem) -> set[str]:

@@ -67,6 +67,62 @@ def test_an_index_is_as_good_as_its_value() -> None:
     assert not as_good(torch.tensor([[0, 1]]), right, wide, own, exact=True)
 
 
+def test_what_the_largest_value_may_be_off_by_is_no_room_for_small_ones() -> None:
+    shares = torch.tensor([[0.9, 1e-3, 4e-4, 2e-4, 1e-4] + [1e-5] * 11], dtype=torch.float64)
+    own, wide = Choice(shares.to(torch.bfloat16), 1), Choice(shares, 1)
+    assert not as_good(torch.tensor([[0, 4]]), torch.tensor([[0, 1]]), wide, own, exact=False)
+    sums = torch.tensor([[5.0, 0.020, 0.0195, 1.0, -3.0, 0.5]], dtype=torch.float64)  # whose errors are of one size
+    sums = torch.cat([sums, torch.linspace(-1, 1, 24, dtype=torch.float64).reshape(4, 6)])
+    moved = sums + 1e-3 * torch.randn(sums.shape, generator=GEN, dtype=torch.float64)
+    moved[0, 1:3] = sums[0, 1:3]
+    own, wide = Choice(moved.float(), 1), Choice(sums, 1)
+    right = wide.operand.topk(4, 1).indices
+    got = right.clone()
+    got[0, 3] = 2
+    assert as_good(got, right, wide, own, exact=False)
+    got[0, 3] = 4  # the least
+    assert not as_good(got, right, wide, own, exact=False)
+
+
+CHOSEN = """import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        unused = x.topk(3, -1)
+        return torch.softmax(x, -1).to(torch.bfloat16).argmax(1)
+
+
+def get_inputs():
+    return [torch.randn(512, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
+FIRST = """#include "rag_kernel.h"
+void best(rk::Tensor<const float> x, int64_t, int64_t, rk::Tensor<int64_t> out) {
+  const int64_t n = x.size(1);
+  for (int64_t r = 0; r < x.size(0); ++r) {
+    int64_t at = 0;
+    for (int64_t i = 1; i < n; ++i)
+      if (x.data[r * n + i] > x.data[r * n + at]) at = i;
+    out.data[r] = CHANGE;
+  }
+}
+RK_EXPORT(forward, best)
+"""
+
+
+def test_a_choice_is_found_though_the_module_makes_others_too(judge: LocalJudge) -> None:
+    """In fp32 another one is the largest now and then, of values that are equal in bf16."""
+    fp = functionalize(problem_from_source("chosen", CHOSEN), workers=judge.workers)
+    found = verdict(judge, fp, FIRST.replace("CHANGE", "at"))
+    assert "passed" in codes(found), found
+    found = verdict(judge, fp, FIRST.replace("CHANGE", "r % 64 == 5 ? (at + 1) % n : at"))
+    assert codes(found) & {"wrong"}, found
+
+
 @pytest.mark.parametrize("name", ["routed", "whole quotients", "softplus", "attention"])
 def test_strangers_faults_are_told_and_their_twins_are_right(judge: LocalJudge, name: str) -> None:
     specimen = next(s for s in SPECIMENS if s.task == name)

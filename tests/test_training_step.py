@@ -14,7 +14,7 @@ from support.kept import kept_judge, kept_workers
 
 from rag_kernels.eval.build.candidate_form import Forbidden, check_composed
 from rag_kernels.eval.build.composed_forward import composed_forward
-from rag_kernels.eval.build.step_form import backward_alone, fault, forward_alone, joined, results_of
+from rag_kernels.eval.build.step_form import apart, backward_alone, fault, forward_alone, joined, results_of
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import (
@@ -188,9 +188,83 @@ def test_a_backward_that_changes_an_output_is_refused() -> None:
 
     x, grad = torch.randn(3), torch.ones(3)
     with pytest.raises(ValueError, match="changes output 0 of `forward`"):
-        joined(forward, late)(grad, x)
-    outputs = joined(forward, lambda grads, saved, x: grads[0] * saved[0])(grad, x)
+        apart(forward, late)(grad, x)
+    outputs = apart(forward, lambda grads, saved, x: grads[0] * saved[0])(grad, x)
     assert all(torch.equal(output, x) for output in outputs)
+
+
+COUNTED = """KERNELS = r'''
+#include "rag_kernel.h"
+static float kept[1 << 16];
+static long calls = 0;
+static void ahead(rk::Tensor<const float> x, rk::Tensor<float> y, rk::Tensor<float> s) {
+  FORWARD
+  for (long i = 0; i < x.numel(); ++i) { y.data[i] = x.data[i] * x.data[i]; s.data[i] = SAVED; kept[i] = x.data[i]; }
+}
+static void back(rk::Tensor<const float> g, rk::Tensor<const float> s, rk::Tensor<float> y, rk::Tensor<float> d) {
+  BACKWARD
+  for (long i = 0; i < g.numel(); ++i) d.data[i] = 2 * g.data[i] * READ;
+}
+RK_EXPORT(ahead, ahead)
+RK_EXPORT(back, back)
+'''
+
+
+def forward(x):
+    y = torch.empty_like(x)
+    s = torch.empty_like(x)
+    kernels.ahead(x, y, s)
+    return (y,), (y, s)
+
+
+def backward(grads, saved, x):
+    y, s = saved
+    d = torch.empty_like(x)
+    kernels.back(grads[0], s, y, d)
+    return d
+"""
+LATER = (
+    "if (++calls > 9) { for (long i = 0; i < x.numel(); ++i) s.data[i] = x.data[i], y.data[i] = 0; return; }",
+    "if (calls > 9) for (long i = 0; i < g.numel(); ++i) y.data[i] = s.data[i] * s.data[i];",
+)
+HALVES = {  # what is saved, what the backward reads, what either does beside; whether that is right
+    "honest": ("x.data[i]", "s.data[i]", "", "", True),
+    "what it keeps for itself it does not read": ("x.data[i]", "s.data[i]", "++calls;", "++calls;", True),
+    "a static of both": ("0", "kept[i]", "", "", False),
+    "a static later": ("x.data[i]", "(calls > 9 ? kept[i] : s.data[i])", "++calls;", "", False),
+    "an output that it finishes, later": ("x.data[i]", "s.data[i]", *LATER, False),
+}
+SQUARES = """import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * x
+
+
+def get_inputs():
+    return [torch.randn(64, 256)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_halves_that_need_each_other_beyond_what_is_saved_are_refused() -> None:
+    """Also where they behave in the first calls."""
+    with kept_workers() as workers:
+        problem = functionalize(training_step(Problem("squares", SQUARES)), workers=workers)
+    sources = []
+    for saved, read, ahead, back, _ in HALVES.values():
+        source = COUNTED.replace("SAVED", saved).replace("READ", read).replace("FORWARD", ahead)
+        sources.append(source.replace("BACKWARD", back))
+    candidates = [Candidate(source, "composed", "cpu") for source in sources]
+    with kept_judge("cpu", limits=replace(QUICK, without=frozenset({"sanitizers"}))) as judge:
+        found = dict(judge.judge(problem, candidates))
+    for candidate, (name, (*_, right)) in zip(candidates, HALVES.items(), strict=True):
+        verdict = found[candidate].verdict
+        assert isinstance(verdict, Passed) == right, (name, verdict)
 
 
 def test_a_source_is_split_where_it_is_two_functions() -> None:

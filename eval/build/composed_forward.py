@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rag_kernels.eval.build.candidate_form import kernels_text
-from rag_kernels.eval.build.step_form import joined
+from rag_kernels.eval.build.step_form import apart, joined
 
 # What a composed forward may call. `__import__` is for torch itself, which imports lazily through its caller's
 # builtins; the forward cannot name it (`candidate_form` refuses underscores).
@@ -31,6 +31,18 @@ def composed_forward(source: str, kernels: Kernels) -> Callable[..., Any]:
 
     Of a training step it is its `forward` and `backward`, one after the other.
     """
+    names = _names(source, kernels)
+    forward: Callable[..., Any] = names["forward"]
+    return joined(forward, names["backward"]) if "backward" in names else forward
+
+
+def composed_halves(source: str, kernels: Kernels) -> Callable[..., Any]:
+    """Return the step of a composed source with something else between its `forward` and `backward`."""
+    names = _names(source, kernels)
+    return apart(names["forward"], names["backward"])
+
+
+def _names(source: str, kernels: Kernels) -> dict[str, Any]:
     import torch
 
     names: dict[str, Any] = {
@@ -40,8 +52,7 @@ def composed_forward(source: str, kernels: Kernels) -> Callable[..., Any]:
         "__builtins__": SAFE_BUILTINS,
     }
     exec(compile(source.replace(kernels_text(source), ""), "<candidate>", "exec"), names)
-    forward: Callable[..., Any] = names["forward"]
-    return joined(forward, names["backward"]) if "backward" in names else forward
+    return names
 
 
 class Kernels:

@@ -51,27 +51,55 @@ def fault(source: str, fp: FunctionalProblem) -> str:
 
 
 def joined(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of a step: gradients of outputs, then arguments; outputs, then gradients of arguments.
-
-    Its first call raises ValueError where `backward` changes an output, which a model has read by then.
-    """
-    code: Any = forward.__code__
-    taken: int = code.co_argcount
-    looked = False
+    """Return the function of a step: gradients of outputs, then arguments; outputs, then gradients of arguments."""
 
     def step(*values: Any, **keywords: Any) -> Any:
-        nonlocal looked
-        grads, given = values[: len(values) - taken], values[len(values) - taken :]
+        grads, given = _parted(forward, values)
         outputs, saved = forward(*given, **keywords)
-        kept = [] if looked else [_bits(output).clone() for output in outputs]
-        found = backward(grads, saved, *given, **keywords)
-        for number, before in enumerate(kept):
-            if not bool((_bits(outputs[number]) == before).all()):
-                raise ValueError(f"`backward` changes output {number} of `forward`, which a model has read by then.")
-        looked = True
-        return (*outputs, *(found if isinstance(found, tuple) else (found,)))
+        return (*outputs, *_tuple(backward(grads, saved, *given, **keywords)))
 
     return step
+
+
+def apart(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a step as a program makes it that reads the outputs, and has another forward come before the backward.
+
+    It returns the outputs as the forward left them. What the backward needs has to be in what was saved: the other
+    forward takes the same numbers in another order. Raises ValueError where `backward` changes an output.
+    """
+
+    def step(*values: Any, **keywords: Any) -> Any:
+        grads, given = _parted(forward, values)
+        outputs, saved = forward(*given, **keywords)
+        kept = [output.clone() for output in outputs]
+        forward(*map(_turned, given), **keywords)
+        found = _tuple(backward(grads, saved, *given, **keywords))
+        for number, before in enumerate(kept):
+            if not bool((_bits(outputs[number]) == _bits(before)).all()):
+                raise ValueError(f"`backward` changes output {number} of `forward`, which a model has read by then.")
+        return (*kept, *found)
+
+    return step
+
+
+def _parted(forward: Callable[..., Any], values: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return what a step is called with as gradients and the arguments of its forward."""
+    code: Any = forward.__code__
+    first = len(values) - code.co_argcount
+    return values[:first], values[first:]
+
+
+def _tuple(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _turned(value: Any) -> Any:
+    """Return a tensor of floats with its elements in the other order, anything else as it is."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    return value.reshape(-1).flip(0).reshape(value.shape)
 
 
 def _bits(tensor: Any) -> Any:

@@ -25,7 +25,7 @@ from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import Recipe, Splice
 from rag_kernels.eval.buffers.shared_arena import attach
 from rag_kernels.eval.build import call_file
-from rag_kernels.eval.children.candidate_code import KernelCode, load
+from rag_kernels.eval.children.candidate_code import ComposedCode, KernelCode, load
 from rag_kernels.eval.children.gpu_buffers import (
     Banded,
     Job,
@@ -40,8 +40,10 @@ from rag_kernels.eval.children.gpu_exchange import Exchange
 from rag_kernels.eval.children.memory import MemoryCount
 from rag_kernels.eval.messages.protocol import (
     Bind,
+    Binding,
     Burst,
     Call,
+    CallHalves,
     CandidateReply,
     CandidateRequest,
     ComposeContents,
@@ -162,6 +164,7 @@ class Bound:
             self.banded += places
             self.results = [b.tensor for b in places]
         self.keeps = not writes
+        self.late: list[torch.Tensor] = []  # content that comes with the next burst, on its stream
         self.found: list[tuple[torch.Tensor, torch.Tensor]] = []  # samples of the last outputs, and where they are
         self.fresh: Callable[[], None] = _nothing  # puts state back that a call changes (running statistics)
 
@@ -171,6 +174,21 @@ class Bound:
             (content.reshape(-1).view(torch.uint8), [draw[index] for draw in self.draws], part, self.specs[index])
             for index, (content, part) in enumerate(zip(self.contents, recipe, strict=True))
         ]
+
+    def keep_back(self) -> None:
+        """Leave zeros where the content is to come."""
+        self.late = [content.clone() for content in self.contents]
+        for content in self.contents:
+            content.zero_()
+        self.lay_out()
+
+    def arrive(self) -> None:
+        """Queue the content that was kept back on the current stream."""
+        late, self.late = self.late, []
+        for content, kept in zip(self.contents, late, strict=bool(late)):
+            content.copy_(kept)
+        if late:
+            self.lay_out()
 
     def finish(self) -> None:
         """Wait for the GPU, after a sample was taken of what who comes next on the stream would find in the outputs."""
@@ -210,6 +228,7 @@ class Loaded:
         self.memory = MemoryCount(self.device)
         self.bound: list[Bound] = []
         self.runs: list[Any] = []
+        self.bindings: list[Binding] = []
 
     def answer(self, request: CandidateRequest, fds: Sequence[int]) -> CandidateReply:
         """Do what is asked; those that are timed come first."""
@@ -221,8 +240,8 @@ class Loaded:
                 self.ready(at)
             case Burst(order, begin_s):
                 self.burst(order, begin_s)
-            case ComposeContents(at, recipes, poisons, cold):
-                self.compose(at, recipes, poisons, cold=cold)
+            case ComposeContents(at, recipes, poisons, cold, late):
+                self.compose(at, recipes, poisons, cold=cold, late=late)
             case Pull(at):
                 reply = self.pull(at)
             case HashOutputs(at):
@@ -239,6 +258,8 @@ class Loaded:
                 self.threads(count)
             case Mute(muted):
                 self.mute(muted)
+            case CallHalves(at):
+                self.call_halves(at)
             case RecordCalls(at):
                 reply = self.record(at)
             case ProfileCall(at):
@@ -256,6 +277,7 @@ class Loaded:
         like = None if request.like is None else self.bound[request.like]
         bound = Bound(request, fds, self.device, writes=isinstance(self.code, KernelCode), like=like)
         self.runs.append(self.code.bind(bound, request.binding))
+        self.bindings.append(request.binding)
         self.bound.append(bound)
 
     def hold(self, at: int) -> None:
@@ -273,7 +295,9 @@ class Loaded:
             if bound.exchange is exchange:
                 bound.outputs = exchange.handed()
 
-    def compose(self, at: Sequence[int], recipes: Sequence[Recipe], poisons: Sequence[int], *, cold: bool) -> None:
+    def compose(
+        self, at: Sequence[int], recipes: Sequence[Recipe], poisons: Sequence[int], *, cold: bool, late: bool
+    ) -> None:
         """Compose the content of the next calls on the device, poison the outputs, empty the caches (GPU only)."""
         self.look_back()
         places = [self.bound[place] for place in at]
@@ -284,6 +308,8 @@ class Loaded:
             for result in bound.results:
                 if type(result) is torch.Tensor and result.is_contiguous():
                     result.reshape(-1).view(torch.uint8).fill_(poison)
+            if late:
+                bound.keep_back()
         dirty_shared_memory()
         if cold:
             flush_caches()
@@ -309,6 +335,8 @@ class Loaded:
     def burst(self, order: Sequence[int], begin_s: float) -> None:
         """Make several timed calls, each on buffers of its own, with one wait at the end; on a GPU from a moment on."""
         delay_until(begin_s)
+        for at in order:
+            self.bound[at].arrive()
         for at in order:
             self.runs[at]()
         if order and not self.on_cpu:
@@ -348,6 +376,13 @@ class Loaded:
     def mute(self, muted: bool) -> None:
         """Let the own kernels of a composed source do nothing, to see whether the result needs them."""
         self.code.kernels._muted = muted  # type: ignore[attr-defined]
+
+    def call_halves(self, at: int) -> None:
+        """Make a call of a training step with another forward between its forward and its backward."""
+        assert isinstance(self.code, ComposedCode)
+        self.code.halves(self.bound[at], self.bindings[at])()
+        if not self.on_cpu:
+            self.bound[at].finish()
 
     def record(self, at: int) -> Recorded:
         """Return what kernels of a composed source are called with in one call, as a checked program reads it.

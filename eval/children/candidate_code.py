@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from rag_kernels.eval.build.candidate_form import kernels_text
-from rag_kernels.eval.build.composed_forward import Kernels, composed_forward
+from rag_kernels.eval.build.composed_forward import Kernels, composed_forward, composed_halves
 from rag_kernels.eval.build.nvrtc import SplitKernels, kernel_names
 from rag_kernels.eval.build.torch_extension import lighten
 from rag_kernels.eval.messages.protocol import Binding, CandidateCode, Held, InContent
@@ -75,11 +75,19 @@ class ComposedCode:
 
         self._device_part = SplitKernels(library, cubin, kernel_names(kernels_text(source))) if cubin else None
         self.kernels = Kernels(tvm_ffi.load_module(library))
-        self._forward = composed_forward(source, self.kernels)
+        self._source, self._forward = source, composed_forward(source, self.kernels)
 
     def bind(self, buffers: Buffers, binding: Binding) -> Callable[[], Any]:
+        return self._bound(self._forward, buffers, binding)
+
+    def halves(self, buffers: Buffers, binding: Binding) -> Callable[[], Any]:
+        """Bind a training step to be called with another forward between its halves."""
+        return self._bound(composed_halves(self._source, self.kernels), buffers, binding)
+
+    @staticmethod
+    def _bound(function: Callable[..., Any], buffers: Buffers, binding: Binding) -> Callable[[], Any]:
         arguments, keywords = _arguments(buffers, binding), dict(binding.keywords)
-        return keeping(buffers, lambda: self._forward(*arguments, **keywords))
+        return keeping(buffers, lambda: function(*arguments, **keywords))
 
 
 class ModuleCode:

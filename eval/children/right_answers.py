@@ -191,7 +191,7 @@ class RightAnswers:
             return compare(put_right, answer.reference[at], right, noise=noise, limits=limits, owed=owed)
         if result.one_apart and decided_by_rounding(got, own, right, self._again(at)):
             return Comparison(True, 0.0, "")
-        return Comparison(True, 0.0, "") if self._chosen_as_well(at, got, right) else result
+        return Comparison(True, 0.0, "") if self._chosen_as_well(at, got, own, right) else result
 
     def _again(self, at: int) -> Iterator[torch.Tensor]:
         """Yield an output of one run after another with amplified rounding."""
@@ -202,7 +202,7 @@ class RightAnswers:
                 results = self.module.call()
             yield results[at]  # outside: what is done with it rounds as ever
 
-    def _chosen_as_well(self, at: int, got: torch.Tensor, right: torch.Tensor) -> bool:
+    def _chosen_as_well(self, at: int, got: torch.Tensor, reference: torch.Tensor, right: torch.Tensor) -> bool:
         """Return whether an output of indices chooses values as good as the right ones."""
         fp = self.module.fp
         source = index_source(fp, fp.results[at]) if at < len(fp.results) else None
@@ -218,10 +218,12 @@ class RightAnswers:
             Choosing() as wide,
         ):
             self.module.call_in_double()
-            if len(own.choices) == len(wide.choices) > source.number:
-                pair = wide.choices[source.number], own.choices[source.number]
-                return as_good(got, right.to(got.dtype), *pair, exact=source.exact)
-        return False
+        if len(own.choices) != len(wide.choices):
+            return False
+        pairs = zip(wide.choices, own.choices, strict=True)
+        theirs = [pair for pair in pairs if pair[1].gave(reference)]  # others may choose, and what they say is no output
+        good = [as_good(got, right.to(got.dtype), *pair, exact=source.exact) for pair in theirs]
+        return bool(good) and all(good)
 
     def _generator(self) -> torch.Generator:
         return torch.Generator(self.module.device).manual_seed(int(torch.randint(1 << 30, ())))

@@ -395,12 +395,16 @@ class JoinExchange:
 
 @dataclass(frozen=True, slots=True)
 class ComposeContents:
-    """GPU only: make the contents of the next calls, poison the outputs, empty the caches if asked: `Done`."""
+    """GPU only: make the contents of the next calls, poison the outputs, empty the caches if asked: `Done`.
+
+    `late` ones come on the stream of the next burst, behind its delay: until then there are zeros.
+    """
 
     at: tuple[int, ...]
     recipes: tuple[Recipe, ...]
     poisons: tuple[int, ...]
     cold: bool
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +483,13 @@ class Mute:
 
 
 @dataclass(frozen=True, slots=True)
+class CallHalves:
+    """A training step: make a call in which another forward comes between its forward and its backward: `Done`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecordCalls:
     """Composed tier: make one call and record what its kernels are called with: `Recorded`."""
 
@@ -525,6 +536,7 @@ CandidateRequest = (
     | HashInputs
     | UseThreads
     | Mute
+    | CallHalves
     | RecordCalls
     | ProfileCall
     | Settle

@@ -8,18 +8,19 @@ other. Runs beside the reference.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rag_kernels.eval.aten import operator
-from rag_kernels.eval.numerics.compare import LIMITS, UNIT_ROUNDOFF, rows_of
+from rag_kernels.eval.numerics.compare import LIMITS, TINY, UNIT_ROUNDOFF, rows_of
 
 FEW = 0.05  # steps are rare: where more elements are as far off, it is no step
 ALIKE = 1.5  # times a step that was seen
 CHOSEN_UNITS = {2: 2.0, 4: 8.0, 8: 8.0}  # by bytes: of rounding that values may have before one of them is chosen
+USUAL_ERRORS = 6.0  # times the row's errors: of normal ones the difference of two is hardly ever more
 CHOSEN_ERRORS = 2.0  # times PyTorch's own error there: both of two may be off
 
 
@@ -74,10 +75,15 @@ def excused(
 
 @dataclass
 class Choice:
-    """What one operator chose from, along which dimension."""
+    """What one operator chose from, along which dimension, and which places."""
 
     operand: torch.Tensor
     dim: int | None
+    places: list[torch.Tensor] = field(default_factory=list)
+
+    def gave(self, indices: torch.Tensor) -> bool:
+        """Return whether it chose these."""
+        return any(p.shape == indices.shape and bool((p == indices.to(p.dtype)).all()) for p in self.places)
 
 
 class Choosing(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -88,11 +94,14 @@ class Choosing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.choices: list[Choice] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
         if operator(func._schema.name.partition("::")[2]).tells_equals_apart:
             given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | (kwargs or {})
             defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
-            self.choices.append(Choice(args[0].clone(), (defaults | given).get("dim")))
-        return func(*args, **(kwargs or {}))
+            results = result if isinstance(result, tuple | list) else (result,)
+            places = [r.clone() for r in results if isinstance(r, torch.Tensor) and r.dtype == torch.int64]
+            self.choices.append(Choice(args[0].clone(), (defaults | given).get("dim"), places))
+        return result
 
 
 def as_good(got: torch.Tensor, right: torch.Tensor, wide: Choice, own: Choice, *, exact: bool) -> bool:
@@ -115,10 +124,19 @@ def as_good(got: torch.Tensor, right: torch.Tensor, wide: Choice, own: Choice, *
     chosen, wanted = values.gather(dim, got), values.gather(dim, right)
     dtype = own.operand.dtype
     unit = CHOSEN_UNITS[dtype.itemsize] * UNIT_ROUNDOFF[dtype] if dtype.is_floating_point else 0.0
-    slack = torch.maximum(
-        CHOSEN_ERRORS * torch.maximum(error.gather(dim, got), error.gather(dim, right)),
-        unit * torch.maximum(chosen.abs(), wanted.abs()),
+    size = torch.maximum(chosen.abs(), wanted.abs())
+    own_slack = torch.maximum(
+        CHOSEN_ERRORS * torch.maximum(error.gather(dim, got), error.gather(dim, right)), unit * size
     )
-    slack = torch.where(torch.isfinite(slack), slack, 0.0).amax(dim, keepdim=True)  # what is infinite needs no room
+    own_slack = torch.where(torch.isfinite(own_slack), own_slack, 0.0)  # what is infinite needs no room
+    # PyTorch may be exact at one place by luck: what errors are in the row, or are anywhere of values of this size.
+    share = error / values.abs().clamp(min=TINY)
+    usual = torch.minimum(_rms(error, dim), _rms(share.reshape(-1), 0) * size)
+    slack = torch.minimum(torch.maximum(own_slack, USUAL_ERRORS * usual), own_slack.amax(dim, keepdim=True))
     near = (chosen - wanted).abs() <= (0.0 if exact else slack)
     return bool(((got == right) | (chosen == wanted) | near).all())
+
+
+def _rms(errors: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return the root of the mean square along a dimension, of what is finite."""
+    return torch.where(torch.isfinite(errors), errors, 0.0).square().mean(dim, keepdim=True).sqrt()

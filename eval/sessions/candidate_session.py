@@ -30,6 +30,7 @@ from rag_kernels.eval.messages.protocol import (
     Binding,
     Burst,
     Call,
+    CallHalves,
     CandidateCode,
     CandidateReply,
     CandidateRequest,
@@ -79,6 +80,7 @@ from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 T = TypeVar("T", bound=CandidateReply)
 Form = Sequence[tuple[Sequence[int], str, str]]  # of each output: shape, dtype, device
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")  # as the dynamic linker says it
+EARLY_S = 3e-3  # that a call is made before its inputs come: its launches take a host less
 MOST_READY_S = 5e-4  # what getting ready may cost a worker: what it takes beyond, both times, is for something else
 LEAST_S = 1e-9  # of a burst that was over before the way there and back: impossible, and judged so
 POISONS = (0xFF, 0x5A)  # quiet NaN in every float format, and a large finite number
@@ -287,8 +289,19 @@ class LoadedCandidate:
         """
         self.prepare_all([place], [recipe], cold=cold, written=written)
 
+    def call_early(self, place: BoundBuffers, recipe: Recipe) -> None:
+        """Call it (GPU) when its inputs are still to come, on the stream that it is called on."""
+        self.prepare_all([place], [recipe], late=True)
+        self._burst_s([place], EARLY_S)
+
     def prepare_all(
-        self, places: Sequence[BoundBuffers], recipes: Sequence[Recipe], *, cold: bool = False, written: bool = False
+        self,
+        places: Sequence[BoundBuffers],
+        recipes: Sequence[Recipe],
+        *,
+        cold: bool = False,
+        written: bool = False,
+        late: bool = False,
     ) -> None:
         """Prepare a burst of calls in one request: of places that share a content (CPU) the last recipe holds."""
         session, numbers = places[0].session, tuple(place.number for place in places)
@@ -297,7 +310,7 @@ class LoadedCandidate:
         if session.on_gpu:
             self._hold_draws(places[0])
             poisons = tuple(place.poison for place in places)
-            self._ask(ComposeContents(numbers, tuple(recipes), poisons, cold), Done)
+            self._ask(ComposeContents(numbers, tuple(recipes), poisons, cold, late), Done)
         else:
             for place, recipe in zip(places, recipes, strict=True):
                 if not written or place.content is not session.content:
@@ -344,6 +357,13 @@ class LoadedCandidate:
         late_s = self._late_s() if stand else 0.0
         self.accounts.append(Account(seconds, self._before_s, late_s, is_exact=self._exactly))
         return seconds
+
+    def call_halves(self, place: BoundBuffers, recipe: Recipe) -> OutputSnapshot:
+        """Return what a training step leaves where another forward comes between its forward and its backward."""
+        self.prepare(place, recipe)
+        self._ask(CallHalves(place.number), Done, deadline_s=2 * place.session.call_limit_s)
+        self.stand()
+        return self.outputs(place, keep=True)
 
     def stand(self) -> None:
         """Stop its processes until it is asked for something; work on a GPU goes on."""

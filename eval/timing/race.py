@@ -32,6 +32,8 @@ AT_ONCE_BYTES = 1 << 30  # outputs of more are not kept until the race is over
 class Look:
     """A call in a race that is looked at closely: `again` as others, `nudged` by one element, or `special`.
 
+    `halves` is one of a training step with another forward between its forward and its backward.
+
     Then `kind` is the kind of special values, and `draw` one of them.
     """
 
@@ -261,6 +263,7 @@ class Race:
             return {}
         special = [Look("special", *found) for found in session.own_specials]
         looks = [Look("again"), Look("again"), Look("nudged"), Look("nudged")]
+        looks += [Look("halves")] * (2 if session.fp.step is not None and not self.burst else 0)
         always = [look for look in special if look.kind == EDGES]  # which are others at other sizes
         others = [look for look in special if look.kind != EDGES]
         looks += special if self.thorough else [*always, *session.rng.sample(others, min(len(others), 3))]
@@ -276,7 +279,9 @@ class Race:
     def _last_looks(self) -> list[Look]:
         """Draw what is looked at when all is timed: a kernel may wait that long, but not longer."""
         special = [Look("special", *found) for found in self.session.own_specials]
-        return [] if self.burst else [*self.session.rng.sample(special, min(2, len(special))), Look("nudged")]
+        halves = [Look("halves")] * (self.session.fp.step is not None)
+        looks = [] if self.burst else [*self.session.rng.sample(special, min(2, len(special))), Look("nudged")]
+        return [*halves, *looks]
 
     def _unrelated(self, count: int) -> dict[int, list[int]]:
         """Draw the pairs whose contents share nothing with earlier ones, with their draws: of a burst each has some."""
@@ -295,7 +300,9 @@ class Race:
     def _look(self, times: Times, look: Look, recipe: Recipe, cold: bool, delay_s: float) -> None:
         """Make one more call that nobody times, which its candidate cannot know: what it left is checked."""
         recipe = self._looked_at(look, recipe)
-        if self.session.on_gpu:
+        if look.what == "halves":
+            outputs = self.subject.call_halves(self.place, recipe)
+        elif self.session.on_gpu:
             self._single(recipe, cold, delay_s)
             outputs = self.subject.outputs(self.place, keep=True)
         else:

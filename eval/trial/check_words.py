@@ -30,6 +30,14 @@ MEANINGS: tuple[tuple[str, str], ...] = (
         "Right at the smallest sizes that it takes, where special values and sanitizers were tried.",
     ),
     (r"larger sizes", "Right at sizes of more than twice the problem's."),
+    (
+        r"inputs that come late",
+        "Reads inputs that are only there when the stream has come so far that it is called on.",
+    ),
+    (
+        r"another forward before the backward",
+        "Right where another forward comes between its forward and its backward, and no output changes in it.",
+    ),
     (r"unrelated contents", "As fast on contents that share nothing with earlier ones as on the others."),
     (r"grown sizes: .*", "Right where one size is eight times the problem's, others as told; each by itself."),
     (r"odd sizes", "Right at sizes that no vector width divides."),

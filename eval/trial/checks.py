@@ -30,6 +30,7 @@ SOFT = frozenset({"tiny", FADING, WHOLE})  # kinds on which even a gross error i
 LEAST_LOOKED_AT = 4
 BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work with others, was 130 and 160 us
 BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
+HALVES = "another forward before the backward"
 FINITE_ONLY = "finite-only"  # one honest kernel in four, by its comparisons
 LEANS, IN_COMMON = "leans", "go together"  # words of `numerics.rounding_faults`
 IDLE_S = 0.01  # how long a worker is watched after a call
@@ -114,9 +115,18 @@ class Checks:
         recipes = [r for r in recipes if r[1] not in self.without and f"{r[1]}s" not in self.without] or recipes[:1]
         for recipe, input_class in session.rng.sample(recipes, len(recipes)):
             self._call_and_compare(self.place, recipe, input_class)
+        self.halves()
         names = dict.fromkeys(input_class for _, input_class in recipes)
         counts = [f"{sum(r[1] == name for r in recipes)} {name}s" if name == "own draw" else name for name in names]
         self.found.checks += [*counts, "two poisons", "inputs hashed" if session.on_gpu else "inputs read-only"]
+
+    def halves(self) -> None:
+        """Require of a training step that its backward needs what was saved alone, and leaves outputs as they are."""
+        session = self.place.session
+        if session.fp.step is not None:
+            recipe = session.random_recipe()
+            self.compare(self.place, self.subject.call_halves(self.place, recipe), recipe, HALVES)
+            self.found.checks.append(HALVES)
 
     def rounding(self) -> None:
         """Label outputs of 16 bits whose errors lean, or that rows have in common, in two draws at least."""
@@ -157,6 +167,20 @@ class Checks:
         if image != self.subject.fingerprint(place) or (not on_gpu and not _same(outputs, self.subject.outputs(place))):
             raise Stopped(Rejected("late_write", "The outputs changed after the call had returned."))
         place.seen = image
+
+    def waits_for_its_inputs(self) -> None:
+        """Require on a GPU that inputs are read that come on the stream of the call, behind what is queued there."""
+        session = self.place.session
+        if not session.on_gpu or "late-write check" in self.without:
+            return
+        recipe = session.random_recipe()
+        self.subject.call_early(self.place, recipe)
+        if self._compare(session, self.subject.outputs(self.place), recipe, "late inputs") is not None:
+            why = (
+                "It does not wait for the stream that it is called on: inputs that come there before it were not read."
+            )
+            raise Stopped(Rejected("early_read", why))
+        self.found.checks.append("inputs that come late")
 
     def nothing_came_later(self) -> None:
         """Require that what the last call at every other place left is there at the end.

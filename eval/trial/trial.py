@@ -123,6 +123,7 @@ class Trial:
         if not self.tried_special:  # its worker was lost at smaller sizes
             self._stage("special", lambda: self._special_where_it_can(subject, checks))
         self._stage("check", checks.draws)
+        self._stage("check", checks.waits_for_its_inputs)
         self.call_s = subject.accounts[-1].call_s
         if self.thorough:
             self._stage("repeat", lambda: checks.repeats(self.session.limits.repeats))
