@@ -7,13 +7,17 @@ CONSTANT_ROWS = "constant rows"
 AT_CONSTANTS = "at constants"  # on the thresholds and bounds that stand in the problem, and right beside them
 EDGES = "edges"  # all that counts lies at the very end, and at the beginning
 # Of problems with such operators alone: where exponentials go to nothing; rows of which the largest is far below zero;
-# factors whose products are subnormal; whole numbers, quotients of which are exact.
+# factors whose products are subnormal; whole numbers, quotients of which are exact. As far below zero as floats go,
+# where nothing is computed before the largest is chosen; rows of the least number, as masks leave them.
 LOW, DEEP, FADING, WHOLE = "low", "deep", "fading", "whole numbers"
+DEEPEST, MASKED = "deepest", "masked rows"
 SPECIAL = (
     EDGES,
     AT_CONSTANTS,
     LOW,
     DEEP,
+    DEEPEST,
+    MASKED,
     FADING,
     WHOLE,
     "faint",

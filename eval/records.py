@@ -46,7 +46,15 @@ LASTING_LABELS = (
 BARRED_LABELS = ("degenerate problem", "suspicious", "fragile")
 FORGIVEN = tuple(
     f"fragile: {kind}"
-    for kind in ("tiny", "fading", "wide integers", "ignored targets", "indices from the end", "initcheck")
+    for kind in (
+        "tiny",
+        "fading",
+        "masked rows",
+        "wide integers",
+        "ignored targets",
+        "indices from the end",
+        "initcheck",
+    )
 )
 
 

@@ -5,9 +5,9 @@ Comes in: a FunctionalProblem. Goes out: yes or no, of its graph. For the judge 
 
 from __future__ import annotations
 
-from rag_kernels.eval.aten import operator
+from rag_kernels.eval.aten import Operator, operator
 from rag_kernels.eval.index_ties import as_they_are, names_in
-from rag_kernels.eval.input_kinds import DEEP, FADING, LOW, WHOLE
+from rag_kernels.eval.input_kinds import DEEP, DEEPEST, FADING, LOW, MASKED, WHOLE
 from rag_kernels.eval.records import FunctionalProblem
 
 
@@ -28,6 +28,19 @@ def has_steps(fp: FunctionalProblem) -> bool:
     return False
 
 
+def _chooses_from_inputs(fp: FunctionalProblem) -> bool:
+    """Return whether whatever looks for the largest of many does so among inputs as they are, and does no more."""
+    known = as_they_are(fp)
+    looking = [node for node in fp.nodes if operator(node.op).largest]
+    reads = [set(names_in(node.args)) for node in looking]
+    return bool(reads) and all(read <= known for read in reads) and all(_selects(operator(n.op)) for n in looking)
+
+
+def _selects(traits: Operator) -> bool:
+    """Return whether an operator gives some of its elements, or their places, and computes nothing with them."""
+    return traits.exact or traits.tells_equals_apart or traits.reads_in_part
+
+
 def suits(fp: FunctionalProblem, kind: str) -> bool:
     """Return whether a kind of special values is for this problem; most are for all."""
     traits = [operator(node.op) for node in fp.nodes]
@@ -35,6 +48,10 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
         return any(t.fades for t in traits)
     if kind == DEEP:
         return any(t.largest for t in traits)
+    if kind == DEEPEST:
+        return _chooses_from_inputs(fp)
+    if kind == MASKED:
+        return any(t.largest and not _selects(t) for t in traits)
     if kind == FADING:
         floats = [a for a in fp.tensors if a.role == "input" and a.spec.dtype in ("float32", "bfloat16")]
         return len(floats) > 1 and is_elementwise(fp)

@@ -221,7 +221,7 @@ class RightAnswers:
         if len(own.choices) != len(wide.choices):
             return False
         pairs = zip(wide.choices, own.choices, strict=True)
-        theirs = [pair for pair in pairs if pair[1].gave(reference)]  # others may choose, and what they say is no output
+        theirs = [pair for pair in pairs if pair[1].gave(reference)]  # of several choices
         good = [as_good(got, right.to(got.dtype), *pair, exact=source.exact) for pair in theirs]
         return bool(good) and all(good)
 

@@ -13,10 +13,12 @@ import torch
 
 from rag_kernels.eval.input_kinds import (
     DEEP,
+    DEEPEST,
     EDGES,
     FADING,
     INTEGER_KINDS,
     LOW,
+    MASKED,
     NON_FINITE,
     OTHER_PROBE,
     PROBE,
@@ -130,7 +132,9 @@ def redraw(kind: str, own: torch.Tensor, generator: torch.Generator) -> torch.Te
     if kind == WHOLE:  # of its own sign
         size = normal.abs().mul(40).ceil()
         return (size if bool((own >= 0).all()) else size * normal.sign()).to(own.dtype)
-    return _KINDS[kind](normal, generator).to(own.dtype)
+    drawn = _KINDS[kind](normal, generator)
+    least = max(torch.finfo(own.dtype).min, torch.finfo(drawn.dtype).min)
+    return (drawn.clamp(min=least) if kind == MASKED else drawn).to(own.dtype)
 
 
 def widened(own: torch.Tensor, bound: IndexBound | None, generator: torch.Generator) -> torch.Tensor:
@@ -186,6 +190,21 @@ def _deep(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     rows = _rows(x)
     power = 4.5 + 4.5 * torch.rand(rows.shape[0], 1, generator=generator, device=x.device)
     return (-(1 + 0.1 * rows.abs()) * 10**power).reshape(x.shape)
+
+
+def _deepest(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Put every row as far below zero as there are numbers, at a place of its own from -1e9 to -1e38."""
+    rows = _rows(x)
+    power = 9 + 29 * torch.rand(rows.shape[0], 1, generator=generator, device=x.device)
+    return (-(1 + 0.1 * rows.abs()) * 10**power).reshape(x.shape)
+
+
+def _masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Make a third of the elements the least number that there is, and every other row throughout."""
+    least = torch.full_like(x, torch.finfo(x.dtype).min)
+    at = torch.rand(x.shape, generator=generator, device=x.device) < 0.33
+    _rows(at)[::2] = True
+    return torch.where(at, least, x)
 
 
 def _constant_rows(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -252,6 +271,8 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     EDGES: _edges,
     LOW: lambda x, g: 4 * x - 20,
     DEEP: _deep,
+    DEEPEST: _deepest,
+    MASKED: _masked,
     FADING: lambda x, g: x * 1e-20,
     "sparse": _sparse,
     NON_FINITE: _non_finite,

@@ -42,6 +42,7 @@ from rag_kernels.eval.input_kinds import (
     IGNORED,
     INTEGER_KINDS,
     INTEGERS,
+    MASKED,
     NON_FINITE,
     OTHER_PROBE,
     PROBE,
@@ -95,7 +96,9 @@ DRAWS_BYTES, DRAWS_GPU_BYTES = 256 << 20, 6 << 30
 ANSWERS_BYTES = 1 << 30  # of contents that are looked at
 ILL_CONDITIONED = frozenset({CONSTANT_ROWS, "far"})  # where rows differ by little of what they are
 PROBES = (PROBE, OTHER_PROBE)
-INDEX_KINDS = frozenset({"ties", "constant rows"})  # equal values have no one right index, but where the first is taken
+INDEX_KINDS = frozenset(
+    {"ties", CONSTANT_ROWS, MASKED}
+)  # equal values have no one right index, but where the first is taken
 
 
 class ProblemSession:

@@ -16,7 +16,7 @@ import numpy as np
 
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
-from rag_kernels.eval.input_kinds import FADING, INTEGER_KINDS, NON_FINITE, REPEATED, SPECIAL, WHOLE, WIDE
+from rag_kernels.eval.input_kinds import FADING, INTEGER_KINDS, MASKED, NON_FINITE, REPEATED, SPECIAL, WHOLE, WIDE
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.records import Rejected, Wrong
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
@@ -26,7 +26,7 @@ from rag_kernels.eval.timing.race import Kept
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
 GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5}
 GROSS_ELSE = 0.05
-SOFT = frozenset({"tiny", FADING, WHOLE})  # kinds on which even a gross error is only a label
+SOFT = frozenset({"tiny", FADING, MASKED, WHOLE})  # kinds on which even a gross error is only a label
 LEAST_LOOKED_AT = 4
 BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work with others, was 130 and 160 us
 BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
