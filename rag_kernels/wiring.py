@@ -28,8 +28,14 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, BaselineTimes, Device, FunctionalProblem, MachineError, Problem
 from rag_kernels.ingest.description.embedder import load_embedder
 from rag_kernels.ingest.description.pipeline import index_attempt
-from rag_kernels.ingest.functional.fitting import functionalize_as, functionalize_to_fit, room_bytes, room_on
-from rag_kernels.ingest.functional.functionalize import PRELOAD, open_workers
+from rag_kernels.ingest.functional.functionalize import (
+    PRELOAD,
+    functionalize_as,
+    functionalize_to_fit,
+    open_workers,
+    room_bytes,
+    room_on,
+)
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.llm.client import LLM, Completer
 from rag_kernels.llm.novelty import Embed

@@ -8,7 +8,13 @@ from support.kept import kept_workers
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Device, ProblemError
-from rag_kernels.ingest.functional.fitting import footprint, functionalize_as, functionalize_to_fit, room_bytes, room_on
+from rag_kernels.ingest.functional.functionalize import (
+    footprint,
+    functionalize_as,
+    functionalize_to_fit,
+    room_bytes,
+    room_on,
+)
 
 LARGE = """
 import torch

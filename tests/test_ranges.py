@@ -12,9 +12,8 @@ from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
 from rag_kernels.eval.sessions.session_pool import Sizes
-from rag_kernels.ingest.functional.fitting import functionalize_to_fit
 from rag_kernels.ingest.functional.folding import unfolded
-from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize, functionalize_to_fit
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"

@@ -24,7 +24,7 @@ from rag_kernels.eval.machine.hardware import told_hardware
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import MachineError, ProblemError
-from rag_kernels.ingest.functional.fitting import functionalize_as
+from rag_kernels.ingest.functional.functionalize import functionalize_as
 from rag_kernels.long_runs.sampling import (
     Sampler,
     built_ahead,

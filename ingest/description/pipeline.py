@@ -1,10 +1,12 @@
 """Describe, embed, index: the steps that make an archived kernel findable.
 
 Comes in: an archive, an embedder, and an attempt or nothing (all that the index lacks). Goes out: how many vectors
-were written. Knows nothing of searching.
+were written. During a run that happens in a thread of its own, so that the judge need not wait for embeddings. Knows
+nothing of searching.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
 from rag_kernels.archive.protocol import Archive
@@ -28,6 +30,31 @@ def index_attempt(archive: Archive, attempt: Attempt, embedder: Embedder) -> boo
     vector = embedder.embed([description(attempt.problem)])[0]
     archive.index_embedding(attempt.candidate.id, vector.tolist(), embedder.name)
     return True
+
+
+class BackgroundIndex:
+    """Index attempts in order in one background thread.
+
+    What a kill cuts short is not lost: vectors can be made again at any time.
+    """
+
+    def __init__(self, index: Callable[[Attempt], object]) -> None:
+        self._index = index
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="index")
+        self._begun: list[Future[object]] = []
+
+    def add(self, attempt: Attempt) -> None:
+        """Queue an attempt; attempts are indexed one at a time, in the order in which they were added."""
+        self._begun.append(self._pool.submit(self._index, attempt))
+
+    def finish(self) -> None:
+        """Wait until all are indexed; raise the first error of the indexing function."""
+        for future in self._begun:
+            future.result()
+
+    def close(self) -> None:
+        """End the thread once it has indexed what was added."""
+        self._pool.shutdown(wait=True)
 
 
 def reindex(archive: Archive, embedder: Embedder) -> int:

@@ -1,27 +1,38 @@
 """A problem as a parameterized call, worked out in a child process and checked against the module.
 
-Comes in: a `Problem` and the `Workers` whose children may run its code. Goes out: a `FunctionalProblem`, or a
-ProblemError whose sentence says what to do. This module never imports torch: `functionalize_child` does,
-in the child.
+Comes in: a `Problem`, the `Workers` whose children may run its code, and how many bytes its tensors may take. Goes out:
+a `FunctionalProblem`, at full size if that fits, else scaled down with a notice that says which constants were reduced;
+or a ProblemError whose sentence says what to do. Nothing is materialised to find out. This module never imports torch:
+`functionalize_child` does, in the child.
 """
 
 from __future__ import annotations
 
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+import psutil
+
+from rag_kernels.eval.buffers.shared_arena import tensor_bytes
+from rag_kernels.eval.machine.device import nvidia_smi
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
-from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
+from rag_kernels.eval.records import Backend, Device, FunctionalProblem, Problem, ProblemError
+from rag_kernels.eval.scaled_problem import fit
 
 PRELOAD = ("torch._dynamo", "rag_kernels.ingest.functional.functionalize_child")
 CHILD = "rag_kernels.ingest.functional.functionalize_child:functionalize_here"
 RUNS = "rag-kernels runs the module of"  # and the problem's id: what a child that was killed had told last
 ANY = "any"  # among the sizes that a child is told not to run: all but the problem's own
 MOST_CRASHES = 6  # sizes at which a module may end its process before no others are tried
+CPU_SHARE = 24  # draws, outputs, the fp64 oracle and two workers' temporaries share the memory
+GPU_SHARE = 7
+PROMISED = 3  # times that room, for sizes that were promised: shares are generous, and free memory comes and goes
+SCALED = "scaled down to fit"
 
 
 def open_workers() -> Workers:
@@ -29,18 +40,52 @@ def open_workers() -> Workers:
     return Workers(preload=PRELOAD)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The result of one problem: its functional form, or the reason why there is none."""
+def functionalize_to_fit(
+    problem: Problem,
+    *,
+    workers: Workers,
+    max_bytes: int,
+    where: str = "this machine",
+    full: FunctionalProblem | None = None,
+) -> FunctionalProblem:
+    """Return the functional form of the problem, or of a smaller one whose tensors fit into `max_bytes`, with a notice
+    that says `where` there is no more room. `full` is the problem's own form where it is known.
 
-    name: str
-    functional: FunctionalProblem | None
-    reason: str
-    seconds: float
+    Raises ProblemError when there is no functional form.
+    """
+    full = full or functionalize(problem, workers=workers)
+    if footprint(full) <= max_bytes:
+        return full
+    forms = {problem.id: full}
 
-    @property
-    def ok(self) -> bool:
-        return self.functional is not None
+    def measure(candidate: Problem) -> int:
+        if candidate.id not in forms:
+            forms[candidate.id] = functionalize(candidate, workers=workers, resized=True)
+        return footprint(forms[candidate.id])
+
+    smaller, change = fit(problem, max_bytes=max_bytes, measure=measure)
+    return replace(forms[smaller.id], notice=f"{SCALED} {where}: {change}")
+
+
+def functionalize_as(promised: FunctionalProblem, *, workers: Workers, max_bytes: int) -> FunctionalProblem:
+    """Return the functional form of a problem at the sizes that its writer was told, whatever room there is now.
+
+    Raises ProblemError where these sizes cannot be judged here: no others are put in their place.
+    """
+    need, name = footprint(promised), promised.problem.name
+    if need > PROMISED * max_bytes:
+        sizes = ", ".join(f"{a.name} {list(a.spec.shape)}" for a in promised.tensors if a.role == "input")
+        raise ProblemError(
+            f"{name} was written for {sizes}, {need / 1e6:.0f} MB with what it computes, and this machine has room for "
+            f"{max_bytes / 1e6:.0f} MB: judge it where there is more memory, or write it anew for this machine."
+        )
+    now = functionalize(promised.problem, workers=workers)
+    if (now.arguments, now.outputs) != (promised.arguments, promised.outputs):
+        raise ProblemError(
+            f"{name} has other arguments or outputs here than its writer was told: write it anew with the torch of "
+            "this machine."
+        )
+    return replace(now, notice=promised.notice)
 
 
 def functionalize(
@@ -110,6 +155,20 @@ def _sentence(problem: Problem, failure: WorkerFailed, deadline_s: float) -> str
     return f"{told}: {tail[0]}" if tail and not tail[0].startswith(RUNS) else f"{told}."
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The result of one problem: its functional form, or the reason why there is none."""
+
+    name: str
+    functional: FunctionalProblem | None
+    reason: str
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return self.functional is not None
+
+
 def functionalize_many(
     problems: Iterable[Problem],
     *,
@@ -132,3 +191,29 @@ def functionalize_many(
 
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(row, problems)
+
+
+def room_bytes(backend: Backend) -> int:
+    """Return how many bytes a problem's tensors may take: a share of the free memory of the host or the GPU."""
+    host = int(psutil.virtual_memory().available)
+    if backend == "cpu":
+        return host // CPU_SHARE
+    free_mib = nvidia_smi("memory.free")
+    if free_mib is None:
+        return host // CPU_SHARE  # CUDA without a GPU: candidates are only compiled
+    return min((int(free_mib) << 20) // GPU_SHARE, host // 3)
+
+
+def room_on(device: Device) -> int:
+    """Return the same for a device that is not here, by the memory that its record names; without one, no bound."""
+    if device.backend == "cuda":
+        total_mib = re.match(r"(\d+)(?: MiB)?,", device.machine)
+        return (int(total_mib[1]) << 20) // GPU_SHARE if total_mib else sys.maxsize
+    total_gib = re.search(r"(\d+) GiB$", device.machine)
+    return (int(total_gib[1]) << 30) // CPU_SHARE if total_gib else sys.maxsize
+
+
+def footprint(problem: FunctionalProblem) -> int:
+    """Return the bytes of the arguments, the outputs and twice the largest intermediate."""
+    ends = sum(tensor_bytes(a.spec) for a in problem.tensors) + sum(tensor_bytes(s) for s in problem.outputs)
+    return ends + 2 * max((sum(tensor_bytes(s) for s in n.outputs) for n in problem.nodes), default=0)

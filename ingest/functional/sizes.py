@@ -15,9 +15,8 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
 from rag_kernels.eval.scaled_problem import REACHES, difference, grown, halved, larger_sizes, odd_sizes, scaled
 from rag_kernels.eval.sessions.session_pool import Grown, Rung, Sizes
-from rag_kernels.ingest.functional.fitting import footprint, functionalize_to_fit
 from rag_kernels.ingest.functional.folding import unfolded
-from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.functionalize import footprint, functionalize, functionalize_to_fit
 
 SMALL_BYTES = 4 << 20
 LARGE_FLOPS = 4e9

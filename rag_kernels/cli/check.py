@@ -65,8 +65,7 @@ def admission_rows(
     from rag_kernels.eval.process.workers import Workers
     from rag_kernels.eval.records import ProblemError
     from rag_kernels.eval.sessions.admission import admission_file, open_admission
-    from rag_kernels.ingest.functional.fitting import functionalize_to_fit, room_bytes
-    from rag_kernels.ingest.functional.functionalize import open_workers
+    from rag_kernels.ingest.functional.functionalize import functionalize_to_fit, open_workers, room_bytes
     from rag_kernels.ingest.functional.gradients import load_backward
     from rag_kernels.report.json_rows import admission_row
     from rag_kernels.wiring import target_backend

@@ -33,7 +33,7 @@ from rag_kernels.eval.records import (
     MachineError,
     ProblemError,
 )
-from rag_kernels.ingest.functional.fitting import room_bytes
+from rag_kernels.ingest.functional.functionalize import room_bytes
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.version import __version__
 

@@ -26,7 +26,7 @@ from rag_kernels.eval.records import (
 from rag_kernels.eval.source_form import form_of
 from rag_kernels.feedback import explain
 from rag_kernels.feedback.bottleneck import bound
-from rag_kernels.ingest.functional.fitting import SCALED
+from rag_kernels.ingest.functional.functionalize import SCALED
 from rag_kernels.records import Brief, Shown
 from rag_kernels.text.called import called_only
 from rag_kernels.text.tokens import estimate_tokens

@@ -24,11 +24,12 @@ from rag_kernels.budget import Ledger
 from rag_kernels.eval import codec
 from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.records import BaselineTimes, Device, FunctionalProblem, Problem, ProblemError
-from rag_kernels.ingest.functional.fitting import SCALED
+from rag_kernels.ingest.functional.functionalize import SCALED
 from rag_kernels.long_runs.side_by_side import Ended, run_side_by_side
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Budget, Draft, Gained, Shown, StreamingWriter, Writer
 from rag_kernels.run import generate
+from rag_kernels.run.briefing import Retrieve, Techniques, no_techniques
 from rag_kernels.run.history import new_drafts
 from rag_kernels.run.journal import Answer, Journal, Told, read_journal, spent_before
 from rag_kernels.run.session import Session, new_run, run_setting
@@ -88,9 +89,9 @@ class Sampler:
     archive: Archive
     device: Device
     functionalize: generate.Functionalize
-    retrieve: generate.Retrieve
+    retrieve: Retrieve
     make_writer: Callable[[Ledger], Writer]
-    techniques: generate.Techniques = generate.no_techniques
+    techniques: Techniques = no_techniques
     baselines: Mapping[str, BaselineTimes] = field(default_factory=dict)  # measured where it is judged, by problem id
 
     def sample(self, problem: Problem, count: int, ledger: Ledger, *, batch: str = "") -> Sampled:
@@ -293,15 +294,18 @@ def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -
     merge(sampled, archive)
     spent = spent_before(archive, sampled.run.id)
     said_all = Ledger(Budget(rounds=spent.rounds), spent=spent)
-    return generate.generate(
-        sampled.problem,
-        run=sampled.run,
+    parts = generate.Parts(
         functionalize=lambda _: session.promised(sampled.told[0].brief.problem),
         retrieve=session.retrieve,
-        writer=SilentWriter("llm" if run_setting(sampled.run, "models") else "offline"),
         judge=session.judge,
         archive=archive,
         index=session.index,
+    )
+    return generate.generate(
+        sampled.problem,
+        parts,
+        run=sampled.run,
+        writer=SilentWriter("llm" if run_setting(sampled.run, "models") else "offline"),
         ledger=said_all,
         width=sum(told.brief.width for told in sampled.told),
         confirm=confirm,

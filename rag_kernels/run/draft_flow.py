@@ -1,6 +1,6 @@
 """The flow of drafts to the judge: asks the writer for drafts as places become free, and hands them out.
 
-Comes in: a writer, the ledger, a maker of briefs. Goes out: drafts by candidate id, all that came since the last
+Comes in: a writer, the ledger, the run's briefing. Goes out: drafts by candidate id, all that came since the last
 look. A streaming writer is asked for more whenever one of `width` places is free, so that replies are under way while
 others are judged; any other writer is asked once for each round, when the last one is judged. Drafts are only ever
 handed out in the thread that iterates. Knows nothing of models and judges.
@@ -18,12 +18,11 @@ from rag_kernels.budget import BudgetExhaustedError, Ledger
 from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import Candidate
 from rag_kernels.records import Brief, Draft, Gained, StreamingWriter, Writer, WriterError
+from rag_kernels.run.briefing import Briefing
 from rag_kernels.run.history import History, new_drafts
 from rag_kernels.run.journal import Journal, Told
 
 log = logging.getLogger(__name__)
-
-MakeBrief = Callable[[int, int, int], Brief]  # of the round, how many drafts are wanted, how many were asked for before
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +47,8 @@ class RequestDone:
 class DraftFlow:
     """Yield dicts of drafts, by candidate id, to whoever iterates over it and calls `judged` after each verdict.
 
-    `prepare` is called with each candidate in the writer's thread, `refresh` in the one that iterates, between what
-    it hands out, when it is time to look for other exemplars.
+    `prepare` is called with each candidate in the writer's thread; the briefing looks for other exemplars in the thread
+    that iterates, between what it hands out.
 
     `stopped` says afterwards why nothing more came.
     """
@@ -62,12 +61,11 @@ class DraftFlow:
         journal: Journal,
         *,
         width: int,
-        brief: MakeBrief,
-        refresh: Callable[[], None],
+        briefing: Briefing,
         prepare: Callable[[Candidate], None],
     ) -> None:
         self._writer, self._ledger, self._history, self._journal = writer, ledger, history, journal
-        self._width, self._brief, self._refresh, self._prepare = width, brief, refresh, prepare
+        self._width, self._briefing, self._prepare = width, briefing, prepare
         self._stale_at = 0  # attempts after which what the writer is shown is looked for again
         self._streams = isinstance(writer, StreamingWriter)
         self._came: queue.SimpleQueue[ArrivedDraft | RequestDone] = queue.SimpleQueue()
@@ -111,7 +109,7 @@ class DraftFlow:
         """Look for other exemplars when it is time, and ask for drafts."""
         doing("looking for exemplars, and asking the writer")
         if len(self._history.attempts) >= self._stale_at and not self.stopped:
-            self._refresh()
+            self._briefing.refresh()
             self._stale_at = len(self._history.attempts) + (self._width if self._streams else 0)
         self._ask()
 
@@ -152,7 +150,7 @@ class DraftFlow:
                 self._ledger.start_round()
             count = min(free, self._width - self._asked % self._width)
             number = 1 + self._asked // self._width
-            told = self._journal.number(self._brief(number, count, self._asked))
+            told = self._journal.number(self._briefing.brief(number, count, self._asked))
             self._asked += count
             self._open += count
             self._send(told, again=False)

@@ -8,8 +8,9 @@ terminals, settings, or which writer, judge or archive it drives.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rag_kernels.archive.protocol import Archive
@@ -26,22 +27,12 @@ from rag_kernels.eval.records import (
     Wrong,
     with_labels_of,
 )
-from rag_kernels.records import (
-    Brief,
-    Card,
-    Draft,
-    Learnt,
-    SaysWhyNot,
-    Shown,
-    StreamingWriter,
-    TellsBaselines,
-    Writer,
-)
-from rag_kernels.run.background_index import BackgroundIndex
+from rag_kernels.ingest.description.pipeline import BackgroundIndex
+from rag_kernels.records import Draft, SaysWhyNot, StreamingWriter, TellsBaselines, Writer
+from rag_kernels.run.briefing import NO_WISHES, Briefing, Retrieve, Techniques, Wishes, no_techniques
 from rag_kernels.run.draft_flow import DraftFlow
 from rag_kernels.run.history import History
 from rag_kernels.run.journal import Journal
-from rag_kernels.run.shown_exemplars import ShownExemplars
 from rag_kernels.run.standings import as_attempt, is_ahead, is_confirmed, merit, standing, winner
 from rag_kernels.text.likeness import label_near_copy
 
@@ -55,86 +46,59 @@ CUT_SHORT = ("running", "interrupted")  # how a run stands that did not end by i
 
 
 Functionalize = Callable[[Problem], FunctionalProblem]
-Retrieve = Callable[[FunctionalProblem, Sequence[Attempt]], Sequence[Shown]]
-Techniques = Callable[[FunctionalProblem, Sequence[Attempt]], Sequence[Card]]
 Index = Callable[[Attempt], object]
 
 
-def no_techniques(fp: FunctionalProblem, attempts: Sequence[Attempt]) -> Sequence[Card]:
-    """Return no cards, whatever the problem."""
-    return ()
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The seams of a run but its writer; beside each is what `open_session` puts there in the shipped tool."""
+
+    functionalize: Functionalize  # ingest.functional.functionalize.functionalize_to_fit: a call of tensors, by a child
+    retrieve: Retrieve  # run.exemplars.Exemplars: archived kernels; for a model that reads them, judged here first
+    judge: Judge  # eval.judge.LocalJudge, or cluster.ray_judge.ClusterJudge
+    archive: Archive  # archive.store.FileArchive
+    index: Index  # ingest.description.pipeline.index_attempt: embed the problem, put the vector into the archive
+    techniques: Techniques = no_techniques  # run.technique_cards.TechniqueCards: for the prompt, where asked for
 
 
 def generate(
     problem: Problem,
+    parts: Parts,
     *,
     run: Run,
-    functionalize: Functionalize,
-    retrieve: Retrieve,
     writer: Writer,
-    judge: Judge,
-    archive: Archive,
-    index: Index,
     ledger: Ledger,
     width: int,
-    hint: str = "",
+    wishes: Wishes = NO_WISHES,
     confirm: bool = True,
-    techniques: Techniques = no_techniques,
-    precision: str = "strict",
-    also: Sequence[str] = (),
 ) -> Generator[Attempt, None, str]:
     """Write, judge and archive kernels for a problem until the budget or the writer's ideas are spent; return why it
     ended.
 
-    Drafts are judged as they come, while a model writes others (`DraftFlow`). A run that the archive knows already goes
-    on where it stood: nothing that was judged is judged again, and no reply that was paid for is asked for again.
-    Raises ProblemError where no kernel could be proved right, and WriterError where the writer brings nothing at all.
+    The writer is `llm.writer.LLMWriter` where models are named, else `offline.writer.OfflineWriter`. Drafts are judged
+    as they come, while a model writes others (`DraftFlow`). A run that the archive knows already goes on where it
+    stood: nothing that was judged is judged again, and no reply that was paid for is asked for again. Raises
+    ProblemError where no kernel could be proved right, and WriterError where the writer brings nothing at all.
     """
-    # Where the arguments come from in the shipped tool, put together by `open_session`:
-    # functionalize  ingest.functional.fitting.functionalize_to_fit: the module as a call of its tensors, by a child
-    # retrieve       run.exemplars.Exemplars: archived kernels; for a model that reads them, judged here first
-    # techniques     retrieval.cards: cards of technique for the prompt, where they are asked for
-    # writer         llm.writer.LLMWriter where models are named, else offline.writer.OfflineWriter
-    # judge          eval.judge.LocalJudge, or cluster.ray_judge.ClusterJudge
-    # index          ingest.description.pipeline.index_attempt: embed the problem, put the vector into the archive
-    functional = functionalize(problem)
+    judge, archive = parts.judge, parts.archive
+    functional = parts.functionalize(problem)
     require_verifiable(functional)
     cut_short = archive.run_status(run.id) in CUT_SHORT
     archive.start_run(run)
     history, journal = History(archive.attempts(run.id)), Journal(archive, run.id, cut_short=cut_short)
-    background = BackgroundIndex(index)
-    if isinstance(writer, StreamingWriter):
+    background = BackgroundIndex(parts.index)
+    briefing = Briefing(run.id, functional, judge.device, writer, history, wishes, parts.retrieve, parts.techniques)
+    if isinstance(writer, StreamingWriter):  # the others draft by rule
         writer.go_on(journal.past())
-    reads = isinstance(writer, StreamingWriter)  # the others draft by rule
-    times = judge.baseline_times(functional) if reads and isinstance(judge, TellsBaselines) else None
-    exemplars = ShownExemplars(lambda: retrieve(functional, history.attempts))
-    exemplars.remember([shown for told in journal.told for shown in told.brief.exemplars])
-
-    def brief(number: int, count: int, asked: int) -> Brief:
-        attempts, learnt = tuple(history.attempts), writer.learnt if isinstance(writer, StreamingWriter) else Learnt()
-        shown = exemplars.shown
-        cards = tuple(techniques(functional, attempts))
-        device = judge.device
-        known = (attempts, hint, number, count, asked, learnt, times, cards, precision, tuple(also))
-        return Brief(run.id, functional, device, shown, *known)
-
-    flow = DraftFlow(
-        writer,
-        ledger,
-        history,
-        journal,
-        width=width,
-        brief=brief,
-        refresh=exemplars.refresh,
-        prepare=judge.build_ahead,
-    )
-    status = "interrupted"
-    try:
+        briefing.times = judge.baseline_times(functional) if isinstance(judge, TellsBaselines) else None
+    briefing.remember([shown for told in journal.told for shown in told.brief.exemplars])
+    flow = DraftFlow(writer, ledger, history, journal, width=width, briefing=briefing, prepare=judge.build_ahead)
+    with _finishing(archive, run), closing(background):
         for drafts in flow:
             candidates = [came.draft.candidate for came in drafts.values()]
             for candidate, verdict in judge.judge(functional, candidates, flow.more):
                 came = drafts[candidate.id]
-                judged = label_near_copy(verdict, candidate.source, exemplars.others(candidate))
+                judged = label_near_copy(verdict, candidate.source, briefing.others(candidate))
                 attempt = as_attempt(history, run, functional, came.draft, judged, writer.name, came.round)
                 archive.record_attempt(attempt)
                 background.add(attempt)
@@ -148,13 +112,20 @@ def generate(
             yield from confirm_best(history, run, functional, judge, archive)
         log.info("%s", flow.stopped)
         background.finish()
+    return flow.stopped if history.attempts else with_reason(flow.stopped, writer, functional)
+
+
+@contextmanager
+def _finishing(archive: Archive, run: Run) -> Iterator[None]:
+    """Record at the end how a run ended: a run whose attempts nobody asks for any more is an interrupted one."""
+    status = "interrupted"
+    try:
+        yield
         status = "finished"
-        return flow.stopped if history.attempts else with_reason(flow.stopped, writer, functional)
     except Exception:
         status = "failed"
         raise
     finally:
-        background.close()
         archive.finish_run(run.id, status)
 
 

@@ -20,6 +20,7 @@ from rag_kernels.eval.records import Candidate, FunctionalProblem, Problem, Prob
 from rag_kernels.options import Options
 from rag_kernels.records import Draft, Writer
 from rag_kernels.run import generate
+from rag_kernels.run.briefing import Retrieve, Techniques, Wishes, no_techniques
 from rag_kernels.run.history import History
 from rag_kernels.run.journal import read_journal, spent_before
 from rag_kernels.run.standings import as_attempt, now
@@ -36,11 +37,11 @@ class Session:
     archive: Archive
     judge: Judge
     functionalize: generate.Functionalize
-    retrieve: generate.Retrieve
+    retrieve: Retrieve
     index: generate.Index
     make_writer: Callable[[Ledger], Writer]
     functionalize_as: Callable[[FunctionalProblem], FunctionalProblem] | None = None  # at the sizes of an earlier one
-    techniques: generate.Techniques = generate.no_techniques
+    techniques: Techniques = no_techniques
     at_once: int = 1  # problems that are worked on side by side, so that no judge of several is idle
 
     def new_run(self, command: str, problem: Problem, **settings: Any) -> Run:
@@ -77,22 +78,23 @@ class Session:
         """
         options, told = self.options, read_journal(self.archive, run.id)
         ledger = ledger or self.ledger(run)
-        return generate.generate(
-            problem,
-            run=run,
+        parts = generate.Parts(
             functionalize=(lambda _: self.promised(told[0].brief.problem)) if told else self.functionalize,
             retrieve=self.retrieve,
-            techniques=self.techniques,
-            writer=self.make_writer(ledger),
             judge=self.judge,
             archive=self.archive,
             index=self.index,
+            techniques=self.techniques,
+        )
+        return generate.generate(
+            problem,
+            parts,
+            run=run,
+            writer=self.make_writer(ledger),
             ledger=ledger,
             width=options.width,
-            hint=options.hint,
+            wishes=Wishes(options.hint, options.precision, tuple(also)),
             confirm=confirm,
-            precision=options.precision,
-            also=also,
         )
 
     def evaluate(self, problem: Problem, candidate: Candidate, *, confirm: bool) -> Iterator[Attempt]:

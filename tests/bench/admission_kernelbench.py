@@ -23,8 +23,7 @@ from rag_kernels.eval.problem import find_problems, load_problem
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, Problem, ProblemError
 from rag_kernels.eval.sessions.admission import UNVERIFIABLE, admission_file, open_admission
-from rag_kernels.ingest.functional.fitting import functionalize_to_fit
-from rag_kernels.ingest.functional.functionalize import open_workers
+from rag_kernels.ingest.functional.functionalize import functionalize_to_fit, open_workers
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from rag_kernels.eval.problem import find_problems, load_problem, problem_from_source
 from rag_kernels.eval.records import FunctionalProblem, ProblemError, TensorArgument
-from rag_kernels.ingest.functional.fitting import functionalize_to_fit
-from rag_kernels.ingest.functional.functionalize import functionalize, open_workers
+from rag_kernels.ingest.functional.functionalize import functionalize, functionalize_to_fit, open_workers
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -66,7 +66,7 @@ def draw(asked: argparse.Namespace) -> None:
     from rag_kernels.export.evidence import unpacked
     from rag_kernels.export.forms.kernelbench import write_kernelbench
     from rag_kernels.export.plain.calls import require_plain
-    from rag_kernels.ingest.functional.fitting import SCALED, footprint
+    from rag_kernels.ingest.functional.functionalize import SCALED, footprint
 
     rows = [r for r in read(asked.rows) if class_of(r) == "tf32" and verified(r) and not suspect(r)]
     rows = [r for r in rows if SCALED not in r["notice"]]

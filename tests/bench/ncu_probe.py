@@ -23,7 +23,7 @@ from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Passed
 from rag_kernels.feedback.bottleneck import recommendation
-from rag_kernels.ingest.functional.fitting import functionalize_to_fit, room_bytes
+from rag_kernels.ingest.functional.functionalize import functionalize_to_fit, room_bytes
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief

@@ -46,7 +46,7 @@ from rag_kernels.eval.records import FunctionalProblem, Judged, Passed, ProblemE
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.export.evidence import packed
-from rag_kernels.ingest.functional.fitting import footprint, functionalize_to_fit, room_bytes
+from rag_kernels.ingest.functional.functionalize import footprint, functionalize_to_fit, room_bytes
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.ingest.functional.training_step import training_step
 from rag_kernels.offline.writer import OfflineWriter

@@ -24,7 +24,7 @@ from offline_kernelbench import ran_out
 from offline_tables import BEGUN, Row, by_family, family, geomean, number_of, verified
 
 from rag_kernels.eval.records import bars
-from rag_kernels.ingest.functional.fitting import SCALED
+from rag_kernels.ingest.functional.functionalize import SCALED
 
 CLASSES = {"strict": "strict fp32", "tf32": "TF32 allowed", "bfloat16": "bf16"}
 HEAD = [
