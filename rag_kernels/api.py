@@ -15,12 +15,11 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.archive.store import open_archive
 from rag_kernels.eval.build.candidate_form import candidate_from_file
 from rag_kernels.eval.judge import Judge
-from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import FunctionalProblem, Problem
 from rag_kernels.eval.workloads import Workload, workloads_of
 from rag_kernels.ingest.functional.functionalize import functionalize as functionalize_problem
 from rag_kernels.ingest.functional.functionalize import open_workers
-from rag_kernels.ingest.functional.gradients import load_backward
+from rag_kernels.ingest.functional.passes import load_pass, pass_of
 from rag_kernels.options import Keywords, Options, options_of
 from rag_kernels.records import Writer
 from rag_kernels.run.session import run_of
@@ -36,6 +35,7 @@ def generate(
     archive: Archive | str | Path | None = None,
     resume: str | None = None,
     backward: bool = False,
+    training: bool = False,
     **options: Unpack[Keywords],
 ) -> Iterator[Attempt]:
     """Write, prove, time and archive kernels for a problem file; yields each attempt as it is judged.
@@ -43,11 +43,12 @@ def generate(
     Other keywords are the fields of `Options`: `models`, `device`, `effort`, `hint`... An `archive` is a place or an
     open one. A writer, a judge or an open archive is used as it is and not closed: see `open_session`. A problem, an
     option or a run to resume that cannot be used raises here, before anything is asked for. `backward` takes the
-    gradients of the problem's inputs and parameters for the problem. Where the problem has `get_workloads()`, the
+    gradients of the problem's inputs and parameters for the problem, `training` a step of training: the forward and
+    these gradients by one kernel. Where the problem has `get_workloads()`, the
     attempts of the best kernels at each follow, and last the chosen one, with the calls that it serves.
     """
     place, opened = place_of(archive)
-    settings, loaded = options_of(options, place), _load(problem, backward=backward)
+    settings, loaded = options_of(options, place), _load(problem, backward=backward, training=training)
     workloads = workloads_of(loaded)
     searched = searched_at(loaded, workloads)
     if resume:
@@ -82,10 +83,11 @@ def evaluate(
     archive: Archive | str | Path | None = None,
     confirm: bool = True,
     backward: bool = False,
+    training: bool = False,
     **options: Unpack[Keywords],
 ) -> Attempt:
     """Judge a kernel from outside and return what came of it (of its confirmation, when it passed)."""
-    loaded = _load(problem, backward=backward)
+    loaded = _load(problem, backward=backward, training=training)
     place, opened = place_of(archive)
     settings = options_of(options, place)
     candidate = candidate_from_file(Path(kernel), judge.device.backend if judge else target_backend(settings))
@@ -93,12 +95,12 @@ def evaluate(
         return list(session.evaluate(loaded, candidate, confirm=confirm))[-1]
 
 
-def functionalize(problem: str | Path, *, backward: bool = False) -> FunctionalProblem:
+def functionalize(problem: str | Path, *, backward: bool = False, training: bool = False) -> FunctionalProblem:
     """Return the problem as a parameterized call, checked against the module, with its features."""
-    loaded = _load(problem, backward=backward)
+    loaded = _load(problem, backward=backward, training=training)
     with open_workers() as workers:
         return functionalize_problem(loaded, workers=workers)
 
 
-def _load(problem: str | Path, *, backward: bool) -> Problem:
-    return load_backward(Path(problem)) if backward else load_problem(Path(problem))
+def _load(problem: str | Path, *, backward: bool, training: bool) -> Problem:
+    return load_pass(Path(problem), pass_of(backward=backward, training=training))

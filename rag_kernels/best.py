@@ -27,7 +27,7 @@ from rag_kernels.export.training_step import told as step_told
 from rag_kernels.feedback import explain
 from rag_kernels.ingest.functional.training_step import training_step
 from rag_kernels.ingest.live.called_module import Call, problem_of_calls
-from rag_kernels.ingest.live.live_module import name_of, problem_of_module
+from rag_kernels.ingest.live.live_module import name_of, problem_of_module, without_gradient
 from rag_kernels.options import Keywords, OptionError, options_of
 from rag_kernels.records import Writer
 from rag_kernels.report.console import attempt_line, detail, served_line, speeds, summary, total_line
@@ -77,7 +77,8 @@ class Best:
     def explain(self) -> str:
         """Return what was found, what every attempt came to, and what holds the kernel back."""
         run_id = self.attempts[0].run_id if self.attempts else None
-        parts = [summary(result_row(self.attempts, run_id=run_id, problem=self.problem.name))]
+        row = result_row(self.attempts, run_id=run_id, problem=self.problem.name)
+        parts = [summary(row | ({"step": self._step_told()} if row["step"] else {}))]
         parts += [attempt_line(attempt_row(attempt)) for attempt in self.attempts]
         if self.served:
             parts += [served_line(served_row(one)) for one in self.served]
@@ -85,8 +86,6 @@ class Best:
         if self.attempt is not None:
             judged, features = self.attempt.judged, self.attempt.problem.features
             parts.append(explain.explain(judged.verdict, device=judged.device, features=features))
-            if self.attempt.problem.step is not None:
-                parts.append(step_told(self.attempt, compiled_of(self.attempt, listed=True)))
         return "\n".join(parts)
 
     def optimized(self) -> torch.nn.Module:
@@ -105,6 +104,13 @@ class Best:
     def fits(self, module: torch.nn.Module) -> bool:
         """Return whether a module is of the same class, settings, and shapes of parameters and buffers."""
         return _signature(module) == (self.signature or _signature(self.module))
+
+    def _step_told(self) -> str:
+        """Return what is told of the kernel of a training step, or why it cannot train."""
+        try:
+            return step_told(self._kernel(), compiled_of(self._kernel(), listed=True))
+        except ProblemError as error:
+            return str(error)
 
     def _kernel(self) -> Attempt:
         if self.attempt is None:
@@ -151,7 +157,7 @@ def optimize(
     settings = options_of(options, place)
     problem, signature = _problem(module, example_inputs, workloads, name), _signature(module)
     if training:
-        problem = training_step(problem, fixed=_without_gradient(example_inputs))
+        problem = training_step(problem, fixed=without_gradient(example_inputs))
     sizes = workloads_of(problem)
     attempts = []
     with open_session(settings, writer=writer, judge=judge, archive=opened) as session:
@@ -177,12 +183,6 @@ def _problem(
     if made.notes:
         raise ProblemError(f"{name} cannot serve all workloads by one kernel: {'; '.join(made.notes)}.")
     return problem_from_source(name, made.source)
-
-
-def _without_gradient(inputs: Sequence[torch.Tensor]) -> list[int]:
-    """Return the numbers of inputs of which no gradient is wanted: where some want one, of the others."""
-    some = any(value.requires_grad for value in inputs)
-    return [i for i, value in enumerate(inputs) if some and not value.requires_grad]
 
 
 def apply(model: torch.nn.Module, kernels: Iterable[Best]) -> list[str]:

@@ -107,7 +107,7 @@ def test_a_program_without_that_module_names_those_it_has(folder: Path) -> None:
 
 def test_a_module_of_a_file_is_a_problem(folder: Path) -> None:
     inputs = 'torch.randn(3, 6, 8), mask=torch.rand(3, 6) < 0.5, options={"bias": torch.ones(8)}, how="max"'
-    problem = problem_of_named(folder / "mymodel.py", "Block", inputs=inputs, init="8, heads=2")
+    problem = problem_of_named(folder / "mymodel.py", "Block", inputs=inputs, init="8, heads=2").problem
     form = functionalize_here({"problem": problem, "threads": 1})
     assert isinstance(form, FunctionalProblem) and form.verified
     assert [a.name for a in form.arguments] == ["x", "mask", "options", "up_weight", "up_bias"]

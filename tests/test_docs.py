@@ -87,6 +87,7 @@ def row_of(found: re.Match[str]) -> dict[str, object]:
         "model": "",
         "note": "",
         "reason": "",
+        "step": "",
     }
     return {**told, **numbers, **kept, "exemplars": told.get("shown", "").split(", ")}
 

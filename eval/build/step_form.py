@@ -116,6 +116,17 @@ def results_of(source: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return outputs, saved
 
 
+def step_told(fp: FunctionalProblem, source: str, size: str = "") -> str:
+    """Return a line on a kernel of a training step: its gradients, what its forward saves, and of what size."""
+    assert fp.step is not None
+    count = len(fp.step.gradients)
+    head = f"one step of training: a forward, and a backward for {count} gradient{'s' if count > 1 else ''}"
+    kept = ", ".join(results_of(source)[1])
+    if not kept:
+        return f"{head}; nothing is saved between them: the backward computes again what it needs of the forward"
+    return f"{head}; saved between them: {kept}{f' ({size})' if size else ''}; the rest is computed again"
+
+
 def forward_alone(source: str) -> str:
     """Return the composed source of the forward, which returns in one tuple its outputs and what else is saved."""
     function = _functions(source)["forward"]

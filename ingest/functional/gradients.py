@@ -12,9 +12,7 @@ import ast
 import io
 import tokenize
 from dataclasses import dataclass
-from pathlib import Path
 
-from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
 
@@ -112,14 +110,6 @@ def gradient_names(backward: FunctionalProblem, *, deadline_s: float = 300.0) ->
     if "reason" in reply:
         raise ProblemError(str(reply["reason"]))
     return GradientNames(tuple(map(int, reply["outputs"])), tuple(map(str, reply["arguments"])))
-
-
-def load_backward(path: Path) -> Problem:
-    """Read a KernelBench file and return the problem of its gradients.
-
-    Raises ProblemError for a file that is no problem.
-    """
-    return backward_problem(load_problem(path))
 
 
 def backward_problem(problem: Problem) -> Problem:

@@ -9,9 +9,7 @@ as soon as the module ran, and becomes the `step` of the functional form. Works 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Problem
 from rag_kernels.ingest.functional.gradients import as_forward
 
@@ -90,14 +88,6 @@ def get_inputs():
     drawn = tuple(torch.randn(shape, dtype=dtype) for shape, dtype in _output_forms)
     return [drawn[0] if len(drawn) == 1 else drawn, *inputs]
 """
-
-
-def load_training_step(path: Path) -> Problem:
-    """Read a KernelBench file and return the problem of a step of training it.
-
-    Raises ProblemError for a file that is no problem.
-    """
-    return training_step(load_problem(path))
 
 
 def training_step(problem: Problem, *, fixed: Sequence[int] = ()) -> Problem:

@@ -225,3 +225,9 @@ def _drawn(value: torch.Tensor, sizes: Sequence[str] = ()) -> str:
         raise ProblemError("Complex tensors are not supported; split them into real and imaginary parts.")
     low, high = (int(value.min()), int(value.max())) if value.numel() else (0, 0)
     return f"torch.randint({low}, {high + 1}, {shape}, dtype={value.dtype})"
+
+
+def without_gradient(inputs: Sequence[torch.Tensor]) -> list[int]:
+    """Return the numbers of inputs of which no gradient is wanted: where some want one, of the others."""
+    some = any(value.requires_grad for value in inputs)
+    return [i for i, value in enumerate(inputs) if some and not value.requires_grad]

@@ -6,6 +6,7 @@ made in a child process. This module never imports torch: `ingest.live.named_mod
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from rag_kernels.eval.problem import problem_from_source
@@ -15,13 +16,21 @@ from rag_kernels.eval.records import Problem, ProblemError
 CHILD = "rag_kernels.ingest.live.named_module_child:problem_here"
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The problem that a module of a file is. `fixed` are the numbers of inputs of which no gradient is wanted."""
+
+    problem: Problem
+    fixed: tuple[int, ...] = ()
+
+
 def named_module(written: str) -> tuple[Path, str] | None:
     """Return the file and the name of `mymodel.py:Block`, or None for anything else."""
     file, colon, name = written.rpartition(":")
     return (Path(file), name) if colon and file.endswith(".py") and name.isidentifier() else None
 
 
-def problem_of_named(file: Path, name: str, *, inputs: str, init: str = "", deadline_s: float = 300.0) -> Problem:
+def problem_of_named(file: Path, name: str, *, inputs: str, init: str = "", deadline_s: float = 300.0) -> Named:
     """Return the problem that a module of a file is for these inputs.
 
     `inputs` and `init` are arguments as they stand in a call: `torch.randn(8, 512), mask=None`. Raises ProblemError
@@ -40,4 +49,4 @@ def problem_of_named(file: Path, name: str, *, inputs: str, init: str = "", dead
             raise ProblemError(f"{file}:{name} could not be traced ({failure.message}): {tail[0]}") from failure
     if "reason" in reply:
         raise ProblemError(str(reply["reason"]))
-    return problem_from_source(name, str(reply["source"]))
+    return Named(problem_from_source(name, str(reply["source"])), tuple(map(int, reply["fixed"])))

@@ -17,17 +17,19 @@ import torch
 
 from rag_kernels.eval.records import ProblemError
 from rag_kernels.ingest.live.called_module import Call, problem_of_calls
+from rag_kernels.ingest.live.live_module import without_gradient
 
 
-def problem_here(payload: Mapping[str, str]) -> dict[str, str]:
-    """Return `{"source": text}` of the problem, or `{"reason": sentence}`."""
+def problem_here(payload: Mapping[str, str]) -> dict[str, Any]:
+    """Return `{"source": text, "fixed": numbers}` of the problem, or `{"reason": sentence}`."""
     file, name = Path(payload["file"]), payload["name"]
     torch.manual_seed(0)
     try:
         scope = imported(file)
         module = built(scope, file, name, payload["init"])
         args, kwargs = arguments(scope, payload["inputs"], "--inputs")
-        return {"source": problem_of_calls(module, [Call(args, kwargs)], name).source}
+        call = Call(args, kwargs)
+        return {"source": problem_of_calls(module, [call], name).source, "fixed": without_gradient(call.tensors())}
     except ProblemError as error:
         return {"reason": str(error)}
 

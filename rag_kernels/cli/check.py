@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_kernels.cli.shared.common import Backward, DeviceChoice, Json, emit, read_options
+from rag_kernels.cli.shared.common import Backward, DeviceChoice, Json, Training, emit, read_options
+
+if TYPE_CHECKING:
+    from rag_kernels.ingest.functional.passes import Pass
 
 DEGENERATE, BROKEN = 1, 2
 
@@ -17,6 +20,7 @@ def check(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="KernelBench files, or folders of them.")],
     device: DeviceChoice = None,
     backward: Backward = False,
+    training: Training = False,
     baselines: Annotated[
         bool, typer.Option("--baselines", help="Time eager PyTorch and torch.compile, too: what a kernel has to beat.")
     ] = False,
@@ -35,13 +39,14 @@ def check(
     """
     from rag_kernels.eval.problem import find_problems
     from rag_kernels.eval.records import ProblemError
+    from rag_kernels.ingest.functional.passes import pass_of
     from rag_kernels.report.console import admission_line, print_admission
 
     files = find_problems(paths)
     if not files:
         raise ProblemError(f"There are no .py files in {', '.join(map(str, paths))}.")
-    code = 0
-    for row in admission_rows(files, read_options(device=device), backward=backward, baselines=baselines):
+    code, wanted = 0, pass_of(backward=backward, training=training)
+    for row in admission_rows(files, read_options(device=device), wanted=wanted, baselines=baselines):
         code = max(code, BROKEN if not row["ok"] else DEGENERATE if row["degenerate"] else 0)
         if as_json:
             emit("admission", row)
@@ -53,7 +58,7 @@ def check(
 
 
 def admission_rows(
-    files: list[Path], options: Any, *, backward: bool = False, baselines: bool = False
+    files: list[Path], options: Any, *, wanted: Pass = "forward", baselines: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each problem, as soon as it is examined; one that cannot be used has `ok` False and a reason."""
     from contextlib import ExitStack
@@ -61,12 +66,11 @@ def admission_rows(
     from rag_kernels.eval.judge import open_judge
     from rag_kernels.eval.machine.device import open_device
     from rag_kernels.eval.places import default_cache
-    from rag_kernels.eval.problem import load_problem
     from rag_kernels.eval.process.workers import Workers
     from rag_kernels.eval.records import ProblemError
     from rag_kernels.eval.sessions.admission import admission_file, open_admission
     from rag_kernels.ingest.functional.functionalize import functionalize_to_fit, open_workers, room_bytes
-    from rag_kernels.ingest.functional.gradients import load_backward
+    from rag_kernels.ingest.functional.passes import load_pass
     from rag_kernels.report.json_rows import admission_row
     from rag_kernels.wiring import target_backend
 
@@ -79,7 +83,7 @@ def admission_rows(
         judge = opened.enter_context(open_judge(backend, cache_dir=cache)) if baselines else None
         for path in files:
             try:
-                problem = load_backward(path) if backward else load_problem(path)
+                problem = load_pass(path, wanted)
                 fp = functionalize_to_fit(problem, workers=workers, max_bytes=room)
                 admission = open_admission(admission_file(fp, place, cache=cache), fp, place, workers)
                 times = judge.baseline_times(fp) if judge else None

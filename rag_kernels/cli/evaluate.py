@@ -21,6 +21,7 @@ from rag_kernels.cli.shared.common import (
     MaxAutotune,
     Precision,
     Shapes,
+    Training,
     columns,
     emit,
     end_politely,
@@ -60,6 +61,7 @@ def evaluate(
     precision: Precision = "strict",
     max_autotune: MaxAutotune = False,
     backward: Backward = False,
+    training: Training = False,
     shapes: Shapes = "",
     archive: ArchivePlace = None,
     cluster: Cluster = "",
@@ -72,9 +74,8 @@ def evaluate(
 
     Example: rag-kernels eval --batch candidates.jsonl
     """
-    from rag_kernels.eval.problem import load_problem
     from rag_kernels.eval.workloads import read_shapes, workloads_of
-    from rag_kernels.ingest.functional.gradients import load_backward
+    from rag_kernels.ingest.functional.passes import load_pass, pass_of
 
     options = read_options(
         device=device,
@@ -92,7 +93,7 @@ def evaluate(
         raise typer.BadParameter("--verdicts goes with --batch.")
     if problem is None or kernel is None:
         raise typer.BadParameter("Name a PROBLEM and a KERNEL, or a file with --batch.")
-    loaded = load_backward(problem) if backward else load_problem(problem)
+    loaded = load_pass(problem, pass_of(backward=backward, training=training))
     if workloads := read_shapes(shapes) if shapes else workloads_of(loaded):
         judge_all(loaded, workloads, kernel, options, confirm=confirm, as_json=as_json)
     judge_one(loaded, kernel, options, device, confirm=confirm, asm=asm, as_json=as_json)
@@ -143,7 +144,7 @@ def judge_one(
         judged = attempts[-1].judged
         of_ours = candidate.tier == "kernel"
         call = signature(attempts[-1].problem, candidate.backend) if of_ours else ""
-        print_verdict(judged_as(judged, kernel, site) if of_ours else judged, call)
+        print_verdict(judged_as(judged, kernel, site) if of_ours else judged, call, row["step"])
         print(broken(archived_line(row), columns(sys.stdout), hang=12))
         print(f"\n{listing}" if listing else "", end="\n" if listing else "")
     raise typer.Exit(130 if not finished else 0 if winner(attempts) else 1)

@@ -6,11 +6,14 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_kernels.cli.shared.common import Backward, Json, emit
+from rag_kernels.cli.shared.common import Backward, Json, Training, emit
+
+if TYPE_CHECKING:
+    from rag_kernels.ingest.functional.passes import Pass
 
 
 def functionalize(
@@ -19,6 +22,7 @@ def functionalize(
         int | None, typer.Option(min=1, metavar="N", help="Problems at a time; by default one a CPU core.")
     ] = None,
     backward: Backward = False,
+    training: Training = False,
     as_json: Json = False,
 ) -> None:
     """Turn problems into parameterized calls, check them against the modules, and show their features.
@@ -29,12 +33,13 @@ def functionalize(
     """
     from rag_kernels.eval.problem import find_problems
     from rag_kernels.eval.records import ProblemError
+    from rag_kernels.ingest.functional.passes import pass_of
 
     files = find_problems(paths)
     if not files:
         raise ProblemError(f"There are no .py files in {', '.join(map(str, paths))}.")
-    failed = 0
-    for row in functional_rows(files, jobs=jobs or len(os.sched_getaffinity(0)), backward=backward):
+    failed, wanted = 0, pass_of(backward=backward, training=training)
+    for row in functional_rows(files, jobs=jobs or len(os.sched_getaffinity(0)), wanted=wanted):
         failed += not row["ok"]
         if as_json:
             emit("functional", row)
@@ -45,18 +50,17 @@ def functionalize(
     raise typer.Exit(0 if not failed else 1 if failed < len(files) else 2)
 
 
-def functional_rows(files: list[Path], *, jobs: int, backward: bool = False) -> Iterator[dict[str, Any]]:
+def functional_rows(files: list[Path], *, jobs: int, wanted: Pass = "forward") -> Iterator[dict[str, Any]]:
     """Yield a row for each problem, in the order of the files, several at a time."""
-    from rag_kernels.eval.problem import load_problem
     from rag_kernels.eval.records import Problem, ProblemError
     from rag_kernels.ingest.functional.functionalize import functionalize_many, open_workers
-    from rag_kernels.ingest.functional.gradients import load_backward
+    from rag_kernels.ingest.functional.passes import load_pass
     from rag_kernels.report.json_rows import functional_row
 
     loaded: list[Problem | ProblemError] = []
     for path in files:
         try:
-            loaded.append(load_backward(path) if backward else load_problem(path))
+            loaded.append(load_pass(path, wanted))
         except ProblemError as error:
             loaded.append(error)
     problems = [p for p in loaded if isinstance(p, Problem)]
@@ -94,4 +98,5 @@ def functional_text(row: dict[str, Any], *, brief: bool) -> str:
         "uses_random",
         "seconds",
     )
-    return f"{row['source']}\n{facts((name, row[name]) for name in names)}{notice}"
+    step = f"{row['step']}\n\n" if row["step"] else ""
+    return f"{row['source']}\n{step}{facts((name, row[name]) for name in names)}{notice}"

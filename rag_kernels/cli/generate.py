@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_kernels.cli.shared.common import Backward, Json, Shapes, columns, emit, end_politely, writable_out
+from rag_kernels.cli.shared.common import Backward, Json, Shapes, Training, columns, emit, end_politely, writable_out
 from rag_kernels.cli.shared.flags import with_search_flags
 from rag_kernels.text.wording import broken
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rag_kernels.archive.records import Attempt
     from rag_kernels.eval.records import Problem
+    from rag_kernels.ingest.functional.passes import Pass
     from rag_kernels.options import Options
     from rag_kernels.run.workloads import Search, Served
 
@@ -41,6 +42,7 @@ def generate(
         str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run of the problem, or `latest`.")
     ] = None,
     backward: Backward = False,
+    training: Training = False,
     inputs: Annotated[
         str,
         typer.Option("--inputs", metavar="ARGS", help='What mymodel.py:Block is called with: "torch.randn(8, 512)".'),
@@ -57,17 +59,19 @@ def generate(
 
     Example: rag-kernels generate examples/softmax_scale.py --device cpu --out best.py
 
-    Example: rag-kernels generate mymodel.py:Block --init "512" --inputs "torch.randn(8, 128, 512)"
+    Example: rag-kernels generate mymodel.py:Block --init "512" --inputs "torch.randn(8, 128, 512)" --training
     """
     from rag_kernels.eval.workloads import read_shapes, workloads_of
     from rag_kernels.export.formats import out_suffixes, write_kernel
+    from rag_kernels.ingest.functional.passes import pass_of
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.run.standings import winner
     from rag_kernels.run.workloads import Search
     from rag_kernels.wiring import open_session, possible_backends
 
     writable_out(out, out_suffixes(possible_backends(options)))
-    loaded = problem_of(problem, backward=backward, inputs=inputs, init=init)
+    wanted = pass_of(backward=backward, training=training)
+    loaded = problem_of(problem, wanted, inputs=inputs, init=init)
     workloads = read_shapes(shapes) if shapes else workloads_of(loaded)
     end_politely()
     with open_session(options) as session:
@@ -82,7 +86,9 @@ def generate(
     if found is None or not finished:
         given = (("--init", init), ("--inputs", inputs), ("--shapes", shapes))
         made = [f"{option} {shlex.quote(text)}" for option, text in given if text]
-        again = " ".join([str(problem), *(["--backward"] if backward else []), *made, f"--resume {search.run.id}"])
+        again = " ".join(
+            [str(problem), *([] if wanted == "forward" else [f"--{wanted}"]), *made, f"--resume {search.run.id}"]
+        )
         print(f"Interrupted; go on with: rag-kernels generate {again}", file=sys.stderr)
         raise typer.Exit(130)
     raise typer.Exit(0 if found.solved else 1)
@@ -147,19 +153,18 @@ def show_total(served: Sequence[Served], *, workloads: int, as_json: bool, kerne
     return int(row["passed"])
 
 
-def problem_of(written: Path, *, backward: bool, inputs: str = "", init: str = "") -> Problem:
-    """Return the problem that a command names: a file, or a module in a file with what it is called with."""
-    from rag_kernels.eval.problem import load_problem
-    from rag_kernels.ingest.functional.gradients import backward_problem, load_backward
+def problem_of(written: Path, wanted: Pass, *, inputs: str = "", init: str = "") -> Problem:
+    """Return the problem that a command names: a pass of a file, or of a module in a file with its inputs."""
+    from rag_kernels.ingest.functional.passes import load_pass, of_pass
     from rag_kernels.ingest.live.named_module import named_module, problem_of_named
 
     named = named_module(str(written))
     if named is None:
         if inputs or init:
             raise typer.BadParameter("--inputs and --init go with a module of your own: mymodel.py:Block.")
-        return load_backward(written) if backward else load_problem(written)
+        return load_pass(written, wanted)
     found = problem_of_named(*named, inputs=inputs, init=init)
-    return backward_problem(found) if backward else found
+    return of_pass(found.problem, wanted, fixed=found.fixed)
 
 
 def watch(attempts: Iterator[Attempt], title: str, *, as_json: bool, brief: bool = False) -> tuple[list[Attempt], bool]:

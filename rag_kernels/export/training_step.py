@@ -14,7 +14,7 @@ from typing import Any
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.buffers.shared_arena import ITEM_BYTES
 from rag_kernels.eval.build.composed_forward import Kernels, composed_forward
-from rag_kernels.eval.build.step_form import backward_alone, forward_alone, results_of
+from rag_kernels.eval.build.step_form import backward_alone, forward_alone, results_of, step_told
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Backend
 from rag_kernels.export.backward import INNER
@@ -99,16 +99,10 @@ def compiled_step(
 
 def told(attempt: Attempt, made: CompiledForward) -> str:
     """Return a line on what the forward of a step saves for its backward."""
-    step = attempt.problem.step
-    assert step is not None and made.backward is not None
-    kept = results_of(attempt.candidate.source)[1]
-    count = len(step.gradients)
-    head = f"one step of training, judged and timed as one: a forward, and a backward for {count} gradients"
-    if not kept:
-        return f"{head}; nothing is saved between them: the backward computes again what it needs of the forward"
+    assert made.backward is not None
     numbers = {n for what, n in made.backward.takes if what == "made"}
     size = sum(ITEM_BYTES[made.outputs[n][1]] * prod(made.outputs[n][0]) for n in numbers)
-    return f"{head}; saved between them: {', '.join(kept)} ({size / 1e6:.3g} MB); the rest is computed again"
+    return step_told(attempt.problem, attempt.candidate.source, f"{size / 1e6:.3g} MB")
 
 
 def _of_forward(fields: Fields, pulled: int) -> Fields:

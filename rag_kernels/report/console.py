@@ -130,6 +130,8 @@ def summary(row: Row) -> str:
         + (f" ({row['model']})" if row["model"] else ""),
         f"  {spent}; run {row['run_id']}",
     ]
+    if row["step"]:
+        lines.insert(2, f"  {row['step']}")
     if row["exemplars"]:
         lines.append(f"  shown to the writer: {', '.join(row['exemplars'])}")
     if row["out"]:

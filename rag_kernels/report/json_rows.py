@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rag_kernels.archive.records import ArchivedKernel, Attempt, Claim
+from rag_kernels.eval.build.step_form import step_told
 from rag_kernels.eval.contract import contract_line
 from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.records import (
@@ -29,6 +30,7 @@ from rag_kernels.eval.records import (
     verdict_name,
 )
 from rag_kernels.eval.told import told
+from rag_kernels.llm.prompt_values import step_signatures
 from rag_kernels.run.standings import winner
 
 if TYPE_CHECKING:
@@ -158,6 +160,7 @@ def attempt_row(attempt: Attempt) -> Row:
         "note": attempt.note,
         "device": attempt.candidate.backend,
         "device_name": attempt.judged.device.name,
+        "step": _step(attempt),
         **judged_row(attempt.judged),
         "exemplars": [e.kernel_id for e in attempt.exemplars],
         "parents": [{"kernel_id": e.source, "relation": e.relation} for e in attempt.parents],
@@ -165,6 +168,12 @@ def attempt_row(attempt: Attempt) -> Row:
         "cost_usd": attempt.cost_usd,
         "seconds": attempt.seconds,
     }
+
+
+def _step(attempt: Attempt) -> str:
+    """Return what is told of a right kernel of a training step; "" for others."""
+    of_step = attempt.problem.step is not None and isinstance(attempt.judged.verdict, Passed)
+    return step_told(attempt.problem, attempt.candidate.source) if of_step else ""
 
 
 def result_row(
@@ -196,6 +205,7 @@ def result_row(
             "writer": None,
             "model": None,
             "device": None,
+            "step": "",
             "exemplars": [],
             "attempts": 0,
             "seconds": 0.0,
@@ -278,6 +288,7 @@ def functional_row(problem: FunctionalProblem) -> Row:
     return {
         "graph_key": problem.graph_key,
         "source": problem.source,
+        "step": step_signatures(problem),
         "notice": problem.notice,
         "operators": list(features.operators),
         "ranks": list(features.ranks),

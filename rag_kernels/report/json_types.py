@@ -114,6 +114,7 @@ class AttemptRow(Measured):
     note: str
     device: str
     device_name: str
+    step: str  # of a training step: its gradients, and what is saved between its two functions
     exemplars: list[str]
     parents: list[dict[str, str]]
     stage_s: dict[str, float]
@@ -131,6 +132,7 @@ class ResultRow(Measured):
     writer: str | None
     model: str | None
     device: str | None
+    step: str  # as in an attempt's row
     exemplars: list[str]
     attempts: int
     seconds: float
@@ -217,6 +219,7 @@ class FunctionalRow(TypedDict):
     graph_key: str | None
     seconds: float
     source: NotRequired[str]
+    step: NotRequired[str]  # the first lines of a training step's two functions; "" for other problems
     notice: NotRequired[str]
     operators: NotRequired[list[str]]
     ranks: NotRequired[list[int]]

@@ -32,15 +32,15 @@ LOG_LINES = 12
 HANG = 12  # where what is told of a field begins
 
 
-def print_verdict(judged: Judged, call: str = "") -> None:
+def print_verdict(judged: Judged, call: str = "", step: str = "") -> None:
     """Print a judgement on stdout, with lines that fit where it is a terminal. `call` is how the kernel is called, said
-    where it failed in being called.
+    where it failed in being called; `step` is what is told of a right kernel of a training step.
     """
     console = Console(soft_wrap=True, highlight=False)
-    console.print(report(judged, console.width if console.is_terminal else 0, call))
+    console.print(report(judged, console.width if console.is_terminal else 0, call, step))
 
 
-def report(judged: Judged, width: int = 0, call: str = "") -> RenderableType:
+def report(judged: Judged, width: int = 0, call: str = "", step: str = "") -> RenderableType:
     """Return the headline, then the evidence, broken between words at a width; 0 breaks nothing."""
     verdict = judged.verdict
     if not isinstance(verdict, Passed):
@@ -58,6 +58,8 @@ def report(judged: Judged, width: int = 0, call: str = "") -> RenderableType:
     parts: list[RenderableType] = [headline, times(verdict.measurement)]
     exactness = f"{verdict.error_ratio:.2g} times PyTorch's own error at worst"
     parts.append(_field("checked", f"{', '.join(verdict.checks)}; {exactness}", width))
+    if step:
+        parts.append(_field("step", step, width))
     if verdict.contract is not None:
         parts.append(_field("serves", contract_line(verdict.contract), width))
     parts += [_field("note", note, width) for note in verdict.notes]

@@ -29,6 +29,10 @@ Backward = Annotated[
     bool,
     typer.Option("--backward", help="Take the problem's backward: the gradients of its inputs and parameters."),
 ]
+Training = Annotated[
+    bool,
+    typer.Option("--training", help="Take a step of training: the problem's forward and its gradients by one kernel."),
+]
 Shapes = Annotated[
     str,
     typer.Option(
