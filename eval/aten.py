@@ -109,7 +109,7 @@ _ELEMENTWISE: tuple[tuple[str, Operator], ...] = (
     ("mul", Operator(commutative="Tensor")),
     ("maximum minimum", Operator(exact=True, commutative="default")),
     ("abs neg", Operator(exact=True)),
-    ("sign floor ceil round trunc", Operator(exact=True, jumps=True)),
+    ("sign sgn floor ceil round trunc", Operator(exact=True, jumps=True)),
     ("clamp_max", Operator(parts_inputs=True)),
     ("clamp_min", Operator(exact=True, parts_inputs=True)),
     ("clamp", Operator(exact=True, light=True, parts_inputs=True)),
@@ -123,6 +123,10 @@ _ELEMENTWISE: tuple[tuple[str, Operator], ...] = (
     ("softplus", replace(_FUNCTION, light=True, fades=True)),
     ("hardtanh", replace(_FUNCTION, light=True, exact=True, parts_inputs=True)),
     ("leaky_relu", replace(_FUNCTION, light=True, defaults=((1, 0.01),))),
+    # Gradients of what has a bend.
+    ("threshold_backward leaky_relu_backward hardtanh_backward hardshrink_backward", Operator(jumps=True)),
+    ("softshrink_backward hardsigmoid_backward hardswish_backward elu_backward", Operator(jumps=True)),
+    ("_prelu_kernel_backward", Operator(jumps=True)),
 )
 _ROWS: tuple[tuple[str, Operator], ...] = (
     *((names, replace(row, elementwise=True)) for names, row in _ELEMENTWISE),
@@ -216,7 +220,8 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("tensor_split", Operator(literal_numbers=True)),
     ("scatter_add scatter_reduce index_add index_fill index_reduce", Operator()),
     ("embedding_dense_backward diag diff _weight_norm trace renorm cdist", Operator()),
-    ("max_pool2d_with_indices_backward max_pool3d_with_indices_backward max_unpool2d max_unpool3d", Operator()),
+    ("max_pool2d_with_indices_backward max_pool3d_with_indices_backward", Operator(jumps=True)),
+    ("max_unpool2d max_unpool3d", Operator()),
     ("histc segment_reduce im2col col2im affine_grid_generator", Operator()),
     ("embedding_bag _embedding_bag", Operator(reads_in_part=True)),
     ("searchsorted bucketize", Operator(reads_in_part=True, jumps=True)),

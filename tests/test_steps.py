@@ -7,19 +7,21 @@ from collections.abc import Iterator
 import pytest
 import torch
 from judging import verdict
-from support.kept import kept_judge
+from support.kept import kept_judge, kept_workers
 
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.numerics.rounding_noise import RoundingNoise
 from rag_kernels.eval.numerics.steps import Choice, as_good, excused
 from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.steps import has_steps
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.eval.zoo.exploits.third_round import SPECIMENS
 from rag_kernels.eval.zoo.tasks import TASKS
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
+from rag_kernels.ingest.functional.training_step import training_step
 
 GEN = torch.Generator().manual_seed(0)
 QUICK = Limits(measure_compile=False, timing=TimingRule(pairs=7, max_pairs=7, timed_s=0.01, max_timed_s=0.5))
@@ -131,3 +133,35 @@ def test_strangers_faults_are_told_and_their_twins_are_right(judge: LocalJudge, 
     assert "passed" in honest and not any(c.startswith(("label:fragile", "label:precision ")) for c in honest), honest
     found = verdict(judge, fp, specimen.candidates()[0].source)
     assert codes(found) & set(specimen.expect), found
+
+
+@pytest.mark.parametrize(
+    ("forward", "steps"),
+    [
+        ("F.max_pool2d(x * w, 2)", True),
+        ("F.max_pool2d(x, 2)", False),
+        ("(x * w).abs()", True),
+        ("(x * w).tanh()", False),
+    ],
+)
+def test_gradients_step_where_what_is_computed_has_a_bend(forward: str, steps: bool) -> None:
+    text = f"""
+import torch
+from torch.nn import functional as F
+
+
+class Model(torch.nn.Module):
+    def forward(self, x, w):
+        return {forward}
+
+
+def get_inputs():
+    return [torch.randn(2, 3, 8, 8), torch.randn(8)]
+
+
+def get_init_inputs():
+    return []
+"""
+    with kept_workers() as workers:
+        fp = functionalize(training_step(problem_from_source("bend", text)), workers=workers)
+    assert has_steps(fp) is steps

@@ -12,6 +12,7 @@ import torch
 from factories import attempt, passed
 from support.kept import kept_judge, kept_workers
 
+from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.build.candidate_form import Forbidden, check_composed
 from rag_kernels.eval.build.composed_forward import composed_forward
 from rag_kernels.eval.build.step_form import apart, backward_alone, fault, forward_alone, joined, results_of
@@ -339,6 +340,46 @@ def test_what_is_made_from_nothing_lies_on_the_device(step: FunctionalProblem) -
     for backend in ("cpu", "cuda"):
         plan = write(made, starting_parameters(backend))  # type: ignore[arg-type]
         assert plan is not None and "scalar_tensor" not in plan.candidate.source.split("def forward")[1]
+
+
+ATTENDING = Problem(
+    "attending",
+    """
+import torch
+from torch.nn import functional as F
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.GroupNorm(2, 4)
+
+    def forward(self, x, mask):
+        y = self.norm(x)
+        return F.scaled_dot_product_attention(y, x, y, attn_mask=mask)
+
+
+def get_inputs():
+    mask = torch.rand(6, 6) < 0.7
+    mask[3] = False
+    return [torch.randn(2, 4, 6, 8), mask]
+
+
+def get_init_inputs():
+    return []
+""",
+)
+
+
+def test_attention_and_its_gradients_are_of_no_device() -> None:
+    """Rows that are masked throughout are zeros, and give no gradient; a norm of groups is no view by strides."""
+    with kept_workers() as workers:
+        step = functionalize(training_step(ATTENDING), workers=workers)
+    assert step.verified
+    names = {base_name(node.op) for node in step.nodes}
+    assert not [name for name in names if "attention" in name or name in ("as_strided", "_safe_softmax")], names
+    plan = write(step, starting_parameters("cuda"))
+    assert plan is not None and set(plan.stopped) <= {"bmm (left to the library)"}
 
 
 OF_TORCH = """\

@@ -230,7 +230,7 @@ class _Walk:
             self._add(node, "aten.to.dtype", (args[0], str(node.meta["val"].dtype)), {})
         elif known.transposes in {"matrix", "adjoint"} and len(node.meta["val"].shape) == 2:
             self._add(node, "aten.transpose.int", (args[0], 0, 1), {})
-        elif known.reshape:
+        elif known.reshape or _reshapes(node, name):
             self._add(node, "aten.reshape.default", (args[0], tuple(node.meta["val"].shape)), {})
         elif name in _BELOW_AUTOGRAD:
             self._add(node, *_as_written(name, args, len(node.meta["val"].shape) - 2), {})
@@ -386,6 +386,15 @@ def _nested(value: Any) -> Any:
 
 def _storage(node: fx.Node) -> int:
     return int(node.meta["val"].untyped_storage()._cdata)
+
+
+def _reshapes(node: fx.Node, name: str) -> bool:
+    """Return whether a view by strides is the whole of its operand, in order."""
+    operand, result = getattr(node.args[0], "meta", {}).get("val"), node.meta.get("val")
+    if name != "as_strided" or not isinstance(operand, Tensor) or not isinstance(result, Tensor):
+        return False
+    same = operand.numel() == result.numel() and operand.storage_offset() == result.storage_offset()
+    return same and operand.is_contiguous() and result.is_contiguous()
 
 
 def _same_view(a: fx.Node, b: fx.Node) -> bool:

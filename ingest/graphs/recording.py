@@ -21,6 +21,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from rag_kernels.eval.buffers.shared_arena import ITEM_BYTES
@@ -239,7 +240,8 @@ def _recorded(forward: Callable[..., Any], fakes: list[Tensor]) -> fx.GraphModul
         with _without_autograd():
             return make_fx(forward, pre_dispatch=True, _allow_non_fake_inputs=True)(*fakes)
     except RunsAutograd:
-        return make_fx(forward, decomposition_table=of_backward(), _allow_non_fake_inputs=True)(*fakes)
+        with sdpa_kernel(SDPBackend.MATH):  # as products and a softmax: the others are of one device, in one piece
+            return make_fx(forward, decomposition_table=of_backward(), _allow_non_fake_inputs=True)(*fakes)
 
 
 def _record(problem: Problem, forward: Callable[..., Any], fakes: list[Tensor]) -> fx.GraphModule:

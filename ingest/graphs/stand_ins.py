@@ -52,7 +52,14 @@ def of_backward() -> dict[Any, Callable[..., Any]]:
             _WHOLE
         )
 
-    return {op: rule for op, rule in decomposition_table.items() if wanted(op)}
+    known = {op: rule for op, rule in decomposition_table.items() if wanted(op)}
+    return known | {torch.ops.aten._safe_softmax.default: _safe_softmax}
+
+
+def _safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a softmax in which rows that are masked throughout are zeros: by its maximum, which softmax has too."""
+    masked = x.amax(dim, keepdim=True) == -torch.inf
+    return torch.where(masked, 0.0, torch.softmax(x, dim, dtype=dtype))
 
 
 @contextmanager
