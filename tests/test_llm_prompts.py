@@ -14,6 +14,7 @@ from rag_kernels.eval.build.candidate_form import check_composed, kernels_text
 from rag_kernels.eval.build.compile import Built, build, toolchain
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.machine.hardware import cpu_facts, gpu_facts
+from rag_kernels.eval.places import INCLUDE
 from rag_kernels.eval.records import (
     Backend,
     BaselineTimes,
@@ -248,8 +249,47 @@ def test_the_history_is_short_with_winners_first() -> None:
     wins = [factories.attempt(number=i, variant=i, verdict=factories.passed(1.0 + i)) for i in range(1, 10)]
     losses = [factories.attempt(number=i, variant=i, verdict=factories.wrong()) for i in range(10, 30)]
     long = factories.attempt(number=1, verdict=factories.wrong(), idea="tile " * 100)
-    [line] = explain.history([long])
-    assert line.endswith("…") and 'inputs "normal", index (3, 17), 512 times PyTorch\'s own error' in line
+    [line] = explain.history([long])  # alone it has the room of all
+    assert line.endswith("tile tile") and 'inputs "normal", index (3, 17), 512 times PyTorch\'s own error' in line
+    cut = explain.history([*wins, long])
+    assert len(cut) == 7 and cut[-1].endswith("…") and explain.IDEA_CHARS < len(cut[-1].split("Idea: ")[1]) < 500
     lines = explain.history([*wins, *losses])
     assert len(lines) == explain.HISTORY_LINES
     assert lines[0].startswith("#9 ") and lines[6].startswith("#29 wrong")
+
+
+def test_the_history_has_medians_that_agree_with_the_time() -> None:
+    passed = factories.passed(2.0)
+    verdict = replace(passed, measurement=replace(passed.measurement, confirmed=False))
+    [line] = explain.history([factories.attempt(verdict=verdict)])
+    assert line.startswith("#1 100 us, 2.00x eager, 1.60x torch.compile") and "at least" not in line
+
+
+def test_the_contract_names_functions_of_the_headers_with_their_arguments() -> None:
+    device = replace(factories.device("cuda"), arch="sm_90")
+    contract = render("system", **prompt_values.contract_values(device))
+    for header in ("rag_mma.h", "rag_tma.h"):
+        [bullet] = [line for line in contract.splitlines() if line.startswith(f"- `{header}` may be included")]
+        source = (INCLUDE / header).read_text()
+        named = [
+            call
+            for span in re.findall(r"`([^`]+)`", bullet)
+            for call in re.findall(r"^(\w+)(?:<[^>]*>)?\((.*)\)", span)
+        ]
+        assert len(named) > 8
+        for name, given in named:
+            assert re.search(rf"\b{name}\b", source), name
+            found = re.search(rf"\b{name}\(((?:[^()]|\([^()]*\))*)\) *{{", source)
+            if found and "..." not in given:
+                count = [
+                    len(re.sub(r"[(<{][^)>}]*[)>}]", "", text).split(",")) if text else 0 for text in (given, found[1])
+                ]
+                optional = found[1].count(" = ")
+                assert count[1] - optional <= count[0] <= count[1], name
+
+
+def test_one_idea_is_asked_for_as_one() -> None:
+    brief = _brief(factories.problem())
+    for count, says in ((1, "Propose one idea"), (3, "Propose 3 different ideas")):
+        text = render("ideas", **prompt_values.problem_values(brief), count=count, exemplars=[])
+        assert says in text and ("the most promising first" in text) == (count > 1)

@@ -283,7 +283,7 @@ def test_the_round_trip_on_the_command_line(tmp_path: Path) -> None:
     [more] = rows("sample", "--after", "v.jsonl", *asked, "--out", "d.jsonl", kind="sampled")
     assert more["state"] == "sampled" and more["candidates"]
     [again] = rows("sample", "--after", "v.jsonl", *asked, "--out", "d.jsonl", kind="sampled")
-    assert again["state"] == "there already"
+    assert again["state"] == "there already" and again["candidates"] == more["candidates"]
     second = rows("eval", "--batch", "d.jsonl", *judged, kind="attempt")
     assert [row["round"] for row in second] == [2] and second[0]["run_id"] == first[0]["run_id"]
     for wrong in (("sample", "--out", "x"), ("sample", "relu.py", "--after", "v.jsonl", "--out", "x")):

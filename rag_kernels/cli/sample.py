@@ -136,7 +136,7 @@ def _rows(
     from rag_kernels.records import Budget, WriterError
     from rag_kernels.wiring import open_sampler
 
-    known = {done.problem_id: len(done.drafts) for done in mend(out)}
+    known = {done.problem_id: len(done.told[-1].drafts or ()) for done in mend(out)}
     ledger = Ledger(Budget(1, options.budget_seconds, options.budget_tokens, options.budget_usd))
     times = read_baselines(baselines) if baselines else {}
     with open_sampler(options, target, times) as sampler:

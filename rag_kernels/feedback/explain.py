@@ -24,7 +24,6 @@ from rag_kernels.eval.records import (
     Wrong,
     verdict_name,
 )
-from rag_kernels.eval.told import told_ratio
 from rag_kernels.feedback.bottleneck import recommendation
 from rag_kernels.text.wording import shorten
 
@@ -33,7 +32,7 @@ CONTEXT_LINES = 4
 LOG_CHARS = 1800
 HISTORY_LINES = 12
 REASON_CHARS = 200
-IDEA_CHARS = 240
+IDEA_CHARS = 240  # of a line, when all are there; fewer lines have more each
 
 _ERROR_LINE = re.compile(r"\berror\b\s*[:#]|: fatal error|undefined reference|\berror\s*:", re.IGNORECASE)
 _NOISE = re.compile(r"^\s*(In file included from|from |compilation terminated|\d+ errors? detected)")
@@ -57,12 +56,13 @@ def trim_log(log: str) -> str:
 
 
 def timing(m: Measurement) -> str:
-    """Return one clause: time, speed-up over both baselines, share of the floor."""
-    sign = "" if m.confirmed else "at least "
-    compiled = f", {told_ratio(m, m.speedup_compile):.2f}x torch.compile" if m.speedup_compile else ""
+    """Return one clause: time, speed-up over both baselines, share of the floor.
+
+    Medians, so that they agree with each other: a writer has to choose by them, and nobody is promised anything.
+    """
+    compiled = f", {m.speedup_compile.median:.2f}x torch.compile" if m.speedup_compile else ""
     return (
-        f"{m.candidate_us:.0f} us, {sign}{told_ratio(m, m.speedup_eager):.2f}x eager{compiled}, "
-        f"{m.floor_fraction:.0%} of the floor"
+        f"{m.candidate_us:.0f} us, {m.speedup_eager.median:.2f}x eager{compiled}, {m.floor_fraction:.0%} of the floor"
     )
 
 
@@ -119,10 +119,12 @@ def history(attempts: Sequence[Attempt]) -> list[str]:
     won = sorted((a for a in last if speed(a) is not None), key=lambda a: -(speed(a) or 0.0))
     lost = [a for a in reversed(last) if speed(a) is None]
     shown = won[: HISTORY_LINES // 2]
-    return [_line(a) for a in shown + lost[: HISTORY_LINES - len(shown)]]
+    shown += lost[: HISTORY_LINES - len(shown)]
+    room = IDEA_CHARS * HISTORY_LINES // max(1, len(shown))
+    return [_line(a, room) for a in shown]
 
 
-def _line(attempt: Attempt) -> str:
+def _line(attempt: Attempt, idea_chars: int) -> str:
     verdict = attempt.judged.verdict
     if isinstance(verdict, Passed):
         outcome = timing(verdict.measurement)
@@ -131,7 +133,7 @@ def _line(attempt: Attempt) -> str:
     if isinstance(verdict, Wrong):
         found = f'inputs "{verdict.input_class}", {verdict.where}, {verdict.error_ratio:.3g} times PyTorch\'s own error'
         outcome = f"{outcome.rstrip('.')} ({shorten(found, REASON_CHARS)})"
-    return f"#{attempt.number} {outcome.rstrip('.')}. Idea: {shorten(_flat(attempt.idea), IDEA_CHARS)}"
+    return f"#{attempt.number} {outcome.rstrip('.')}. Idea: {shorten(_flat(attempt.idea), idea_chars)}"
 
 
 def _flat(text: str) -> str:
