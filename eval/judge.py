@@ -8,6 +8,7 @@ times.
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -51,6 +52,7 @@ from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.trial.trial import Trial
 
 CRASH_BYTES = 1 << 22  # of a tensor, when a crash is looked for: the rest repeats them
+COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"  # torch's own variable; 1 starts no pool of compilers
 CHECKS_VERSION = "14"  # of what is checked and how; raise it with every change of a check
 
 
@@ -336,10 +338,24 @@ class LocalJudge:
         if self.device.backend == "cuda":
             self.prepare([candidate])
 
+    def confirm_ahead(self, candidate: Candidate) -> None:
+        """Build on a GPU's host what a confirmation will: the whole by one compiler, and a program for sanitizers."""
+        if self.device.backend == "cuda":
+            self._builder.whole(candidate)
+            self._builder.checked(candidate)
+
     def examine_ahead(self, fp: FunctionalProblem) -> None:
         """Examine ahead on a GPU's host, as above; the GPU is computed on only while nobody times."""
         if self.device.backend == "cuda" and self.can_run:
             self.sessions.examine_ahead(fp)
+            self.compile_ahead(fp)
+
+    def compile_ahead(self, fp: FunctionalProblem) -> None:
+        """Let torch.compile compile a problem ahead on a GPU's host, if its baseline is not known."""
+        if not (self.device.backend == "cuda" and self.can_run and self.limits.measure_compile):
+            return
+        if not self._baseline_file(fp).is_file():
+            self.sessions.compile_ahead(fp)
 
     def close(self) -> None:
         self.sessions.close()
@@ -401,7 +417,9 @@ def inductor_env(cache: Path) -> dict[str, str]:
 
     Torch looks for GPUs by NVML, which leaves the warm parent fit to be forked.
     """
-    return {"TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    asked = os.environ.get(COMPILE_THREADS)
+    return env | ({COMPILE_THREADS: asked} if asked else {})
 
 
 def _torch_version() -> str:

@@ -50,5 +50,6 @@ class Limits:
     precision: str = "strict"  # the lowest class that products may be computed in: strict, tf32, any
     thorough: bool = False  # every check also outside confirmations
     repeats: int = 10  # thorough: calls on the same content
+    sanitizers_in_turn: bool = True  # GPU: False where kernels are known to end, and others may time meanwhile
     ncu: bool = False  # ask Nsight Compute about the kernels that lead
     without: frozenset[str] = frozenset()  # defences left out, to see what each is worth (`rag-kernels zoo --ablate`)

@@ -11,12 +11,13 @@ import pytest
 from judging import THOROUGH, altered, verdict
 from support.kept import kept_judge
 
+from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.parallel_copy import CHUNK, copied, copy_bytes
 from rag_kernels.eval.build.compile import Built, build, toolchain
 from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.machine.device import device_file, read_device
-from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Passed
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
@@ -428,6 +429,58 @@ def test_what_is_compiled_ahead_is_found_in_the_cache_and_nothing_of_it_ran(
         counters.clear()
         make("compile", Product(), [x])(x)
     assert counters["inductor"]["fxgraph_cache_hit"] == 1 and written.any()
+
+
+PRODUCT = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.mm(x, x.T)
+
+def get_inputs():
+    return [torch.rand(8, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_problem_is_compiled_ahead_by_a_child_as_a_judgement_will(
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into the judge's cache, where a process that comes later finds it; a failure is logged."""
+    import torch
+    from torch._dynamo.utils import counters
+
+    from rag_kernels.eval.children.baseline_variants import make
+    from rag_kernels.eval.numerics.oracle import strict_precision
+
+    fp = functionalize(problem_from_source("product", PRODUCT), workers=judge.workers)
+    judge.sessions.compile_ahead(fp)
+    judge.compile_ahead(fp)  # on a CPU compilers would take the cores from what is being timed
+    judge.sessions.compile_ahead(replace(fp, problem=problem_from_source("none", PRODUCT.replace("mm(", "mn("))))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(judge.cache / "inductor"))
+    counters.clear()
+    module = load_module("product", fp.problem.source)
+    strict_precision()
+    with torch.no_grad():
+        make("compile", module.Model(), module.get_inputs())(*module.get_inputs())
+    assert counters["inductor"]["fxgraph_cache_hit"] == 1
+
+
+def test_sizes_that_another_process_found_are_not_looked_for_again(
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fp = functionalize(problem_from_source("rows", SOFTMAX.replace("128, 256", "8192, 256")), workers=judge.workers)
+    found = judge.sessions.find_sizes(fp, thorough=True)
+    again = codec.loads(codec.dumps(found))
+    other = judge.by_other_limits(judge.limits)  # without a way to find any
+    assert other.sessions.find_sizes(fp, thorough=False) == (None,)
+    other.sessions.know_sizes(fp, again, thorough=True)
+    small, odd, *_ = other.sessions.find_sizes(fp, thorough=True)
+    assert small is not None and odd is not None and small.problem.source != odd.problem.source
+    assert tuple(found) == other.sessions.find_sizes(fp, thorough=True)
 
 
 def test_what_was_prepared_is_prepared_again_when_an_input_kills_the_reference(

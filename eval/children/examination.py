@@ -42,10 +42,11 @@ def examine(payload: dict[str, Any]) -> Examination:
     torch.set_num_threads(payload["threads"])
     strict_precision()
     units, locks = payload["lock"]
-    device_lock = DeviceLock(units, Path(locks))
+    device_lock, device = DeviceLock(units, Path(locks)), torch.device(payload["device"])
+    torch.ones(1, device=device)  # a GPU's context takes no turn
     with device_lock.shared(), torch.no_grad():
         started = time.monotonic()
-        subject = ExaminedModule(payload["problem"], torch.device(payload["device"]), payload["seed"])
+        subject = ExaminedModule(payload["problem"], device, payload["seed"])
         return Examiner(subject, started, payload["budget_s"], device_lock).examine()
 
 

@@ -350,13 +350,11 @@ class ProblemSession:
     @property
     def room_for_draws(self) -> int:
         """How many further draws, with their answers, are worth their memory."""
-        most = (DRAWS_GPU_BYTES if self.on_gpu else DRAWS_BYTES) // max(1, self.content_bytes + 5 * self.output_bytes)
+        most = (DRAWS_GPU_BYTES if self.on_gpu else DRAWS_BYTES) // max(1, self.content_bytes + answer_bytes(self.fp))
         return min(most, MOST_DRAWS)
 
     def _nothing_remembered(self) -> RememberedContents:
-        elements = sum(math.prod(s.shape) for s in self.fp.outputs)
-        answer_bytes = self.output_bytes + 12 * elements  # what is right in fp64, and the noise
-        return RememberedContents(self.rng, ANSWERS_BYTES // max(1, answer_bytes))
+        return RememberedContents(self.rng, ANSWERS_BYTES // max(1, answer_bytes(self.fp)))
 
     @property
     def fresh(self) -> list[int]:
@@ -587,6 +585,11 @@ def _flush_buffer(size: int) -> NDArray[np.uint8]:
 def bytes_of(fp: FunctionalProblem) -> int:
     """Return the bytes of its tensors, outputs with what the judge keeps beside them."""
     return sum(tensor_bytes(a.spec) for a in fp.tensors) + 4 * sum(tensor_bytes(s) for s in fp.outputs)
+
+
+def answer_bytes(fp: FunctionalProblem) -> int:
+    """Return the bytes of an answer that is kept: the module's own outputs, what is right in fp64, and the noise."""
+    return sum(tensor_bytes(s) + 16 * math.prod(s.shape) for s in fp.outputs)
 
 
 def takes_special(fp: FunctionalProblem) -> bool:

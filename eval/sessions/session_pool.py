@@ -7,7 +7,9 @@ these come about side by side.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -18,9 +20,9 @@ from typing import Literal, NamedTuple, Protocol
 from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.ceilings import higher
-from rag_kernels.eval.machine.device import keep_device
+from rag_kernels.eval.machine.device import keep_device, threads
 from rag_kernels.eval.machine.device_lock import DeviceLock
-from rag_kernels.eval.process.workers import Workers
+from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
 from rag_kernels.eval.scaled_problem import REACHES, Reach
 from rag_kernels.eval.sessions.admission import admission_file, open_admission
@@ -28,7 +30,9 @@ from rag_kernels.eval.sessions.problem_knowledge import FoundSizes, ProblemKnowl
 from rag_kernels.eval.sessions.problem_session import ProblemSession, bytes_of, takes_special
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 
+log = logging.getLogger(__name__)
 AHEAD_BYTES = 4 << 30  # of `bytes_of`
+COMPILER = "rag_kernels.eval.children.compile_problem:compile_problem"
 
 
 class Rung(NamedTuple):
@@ -175,6 +179,32 @@ class Sessions:
                 self._examine(fp)
                 self._other_size(fp, "small")
 
+    def find_sizes(self, fp: FunctionalProblem, *, thorough: bool) -> tuple[FunctionalProblem | None, ...]:
+        """Return the problem at the sizes that a judgement opens, or a confirmation: each takes up to a second."""
+        return tuple(self._other_size(fp, sizes) for sizes in _opened_sizes(thorough=thorough))
+
+    def know_sizes(self, fp: FunctionalProblem, found: Sequence[FunctionalProblem | None], *, thorough: bool) -> None:
+        """Take what `find_sizes` of another process has found."""
+        for sizes, other in zip(_opened_sizes(thorough=thorough), found, strict=True):
+            self._other_sizes[fp.problem.id, sizes] = other
+
+    def compile_ahead(self, fp: FunctionalProblem) -> None:
+        """Let torch.compile compile the problem into its cache on disk, in a child; from any thread.
+
+        A failure comes again when the baseline is timed.
+        """
+        payload = {
+            "problem": fp,
+            "device": self.device.backend,
+            "threads": threads(),
+            "tf32": self.device.backend == "cuda" and self.limits.precision != "strict",
+            "lock": (list(self.device_lock.names), str(self.device_lock.cache)),
+        }
+        try:
+            self.workers.call(COMPILER, payload, deadline_s=self.limits.compile_s)
+        except WorkerFailed as failure:
+            log.info("%s is not compiled ahead: %s", fp.problem.name, failure.message[:300])
+
     def _examine(self, fp: FunctionalProblem) -> None:
         if "admission" not in self.limits.without:
             self.admission(fp)
@@ -242,3 +272,7 @@ class Sessions:
                 small = self._other_sizes.get((fp.problem.id, "small"))
                 self._other_sizes[key] = find(fp, sizes, self.workers, small=small) if find is not None else None
         return self._other_sizes[key]
+
+
+def _opened_sizes(*, thorough: bool) -> tuple[Sizes, ...]:
+    return ("small", "odd", "large", *map(Grown, range(MOST_GROWN))) if thorough else ("small",)

@@ -8,6 +8,7 @@ request with new content.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from time import perf_counter
 from typing import TypeVar
 
@@ -186,7 +187,8 @@ class Trial:
         False if the worker is lost.
         """
         self.tried_special = True
-        for session in self.known.larger or ():
+        smallest = self.known.larger if "special values" not in self.without else None  # else the probe is left
+        for session in smallest or ():
             with self._open() as other:
                 if not self._takes(other, session):
                     continue
@@ -212,6 +214,9 @@ class Trial:
     def _special_at_own_sizes(self, subject: LoadedCandidate, checks: Checks, why: str) -> bool:
         """Return where there are no smaller ones, as many kinds as there is room for; False if the worker is lost."""
         self.tried_special = True
+        if "special values" in self.without:
+            checks.probe(self._tight(subject, self.session))
+            return True
         kinds = [kind for kind, _ in self.session.own_specials]
         if not kinds:
             self.found.label(unchecked("special values"))
@@ -312,7 +317,9 @@ class Trial:
         sessions = [s for s in sessions if s not in slow]
         made = [(s, self._recorded(s) if recorded else call_file(s, SANITIZED_BYTES)) for s in sessions]
         made = [(session, calls) for session, calls in made if calls]
-        reports = sanitize(programs, workers, [c for _, c in made], on_gpu=self.session.on_gpu, recorded=recorded)
+        turn = nullcontext() if self.session.limits.sanitizers_in_turn else self.session.device_lock.away()
+        with turn:
+            reports = sanitize(programs, workers, [c for _, c in made], on_gpu=self.session.on_gpu, recorded=recorded)
         return self._take_reports([session for session, _ in made], reports, left_out)
 
     @property

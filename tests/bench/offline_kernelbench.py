@@ -39,10 +39,12 @@ from gpu_room import Room
 from offline_tables import BEGUN, Row, read, tables
 
 from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.buffers.shared_arena import ITEM_BYTES, tensor_bytes
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import DEFENCES, Limits
 from rag_kernels.eval.problem import find_problems, load_problem
 from rag_kernels.eval.records import FunctionalProblem, Judged, Passed, ProblemError, verdict_name
+from rag_kernels.eval.sessions.problem_session import DRAWS_GPU_BYTES, MOST_DRAWS, answer_bytes
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.export.evidence import packed
@@ -52,8 +54,7 @@ from rag_kernels.ingest.functional.training_step import training_step
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief, Draft, WriterError
 
-# Times its footprint is what a problem takes of a GPU about (draws, answers in fp64, two workers): fp32, 16 bits.
-NEED, NEED_HALF = 5, 8
+CONTEXTS = 3 << 30  # bytes of a GPU that the processes of one judgement take before they hold a tensor
 OUT_OF_MEMORY = (
     "out of memory",
     "OutOfMemoryError",
@@ -84,6 +85,7 @@ def main() -> None:
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out (to look at kernels)")
     parser.add_argument("--without", nargs="*", default=[], choices=DEFENCES, help="checks to leave out, to be quick")
     parser.add_argument("--pairs", type=int, default=30, help="timed pairs, interleaved")
+    parser.add_argument("--burst-mib", type=int, default=8192, help="of a side's buffers in a burst of timed calls")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after this many")
     parser.add_argument("--precision", choices=("strict", "tf32", "any"), default="strict", help="for both sides")
     parser.add_argument("--cache", type=Path, default=None)
@@ -119,7 +121,12 @@ def run(asked: argparse.Namespace) -> None:
         precision=asked.precision,
         measure_compile=not asked.no_compile,
         without=frozenset(asked.without),
-        timing=TimingRule(pairs=asked.pairs, max_pairs=2 * asked.pairs, few_pairs=min(7, asked.pairs)),
+        timing=TimingRule(
+            pairs=asked.pairs,
+            max_pairs=2 * asked.pairs,
+            few_pairs=min(7, asked.pairs),
+            burst_bytes=asked.burst_mib << 20,
+        ),
     )
     room = Room(asked.room, int(asked.room_gib * 2**30))
     with (
@@ -213,7 +220,7 @@ def one_with_room(judge: LocalJudge, prepared: Future[FunctionalProblem], asked:
     """Judge the problem when there is room for it; once more, alone, where there was none all the same."""
     need = room.total
     with suppress(Exception):  # which `one` meets again
-        need = (NEED_HALF if asked.dtype else NEED) * footprint(prepared.result())
+        need = gpu_bytes(prepared.result(), asked.burst_mib << 20)
     with room.taken(need):
         row = one(judge, prepared, asked)
         judge.sessions.close()
@@ -223,6 +230,17 @@ def one_with_room(judge: LocalJudge, prepared: Future[FunctionalProblem], asked:
         row = one(judge, prepared, asked)
         judge.sessions.close()
     return row | {"again": "out of memory"}
+
+
+def gpu_bytes(fp: FunctionalProblem, burst_bytes: int) -> int:
+    """Return about what judging a problem takes of a GPU: its tensors, the same in fp64 (twice what fp32 takes, four
+    times what 16 bits do) for answers and for noise, draws with their answers, and buffers of both sides' bursts."""
+    tensors = [*(a.spec for a in fp.tensors), *fp.outputs]
+    least = min((ITEM_BYTES[s.dtype] for s in tensors if "float" in s.dtype), default=8)
+    ends = sum(map(tensor_bytes, tensors))
+    draws = min(DRAWS_GPU_BYTES, MOST_DRAWS * (ends + answer_bytes(fp)))
+    bursts = 2 * min(burst_bytes, TimingRule().burst_calls * ends)
+    return CONTEXTS + (1 + 2 * 8 // least) * footprint(fp) + draws + bursts
 
 
 def ran_out(row: Row) -> bool:

@@ -1,0 +1,343 @@
+"""Many problems through the offline writer and the judge in little time: some processes prepare, others judge.
+
+    python tests/bench/many_kernels.py plan jobs.jsonl PATH/level1 PATH/level2 --classes strict tf32 bfloat16
+    python tests/bench/many_kernels.py plan jobs.jsonl build/forms --confirm --mix
+    python tests/bench/many_kernels.py prepare jobs.jsonl --work W --cache C          # as many as there are cores for
+    python tests/bench/many_kernels.py judge jobs.jsonl --work W --cache C --out rows_1.jsonl   # a few a GPU
+    python tests/bench/many_kernels.py archive rows_*.jsonl --out gpu.zip             # where duckdb is
+
+What a judgement waits for and needs no turn on the GPU is done by processes of their own: the functional form, the
+first draft, what nvcc makes of it and of its program for sanitizers, and torch.compile's cache. Judging processes take
+what is prepared, in the order of the plan. Rows are as `offline_kernelbench` writes them, so that its tables and
+`three_precisions` read them. A job with `confirm` is judged by a confirmation alone, with every check; `archive` makes
+a bundle of what was confirmed. A kernel NAME.cu beside a problem NAME.py is judged in the place of a draft.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import logging
+import os
+import random
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from converted import converted
+from gpu_room import Room
+from offline_kernelbench import attempt, brief, claim, gpu_bytes, one_with_room, progress, summary, write_row
+from offline_tables import Row, read, verified
+
+from rag_kernels.eval import codec
+from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.limits import DEFENCES, Limits
+from rag_kernels.eval.problem import find_problems, load_problem
+from rag_kernels.eval.records import Candidate, FunctionalProblem, ProblemError, bars
+from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.ingest.functional.functionalize import footprint, functionalize_to_fit
+from rag_kernels.ingest.functional.sizes import at_other_sizes
+from rag_kernels.offline.writer import OfflineWriter
+from rag_kernels.records import Draft
+
+CLASSES = {"strict": (None, "strict"), "tf32": (None, "tf32"), "bfloat16": ("bfloat16", "strict")}
+REFERENCE, SPARES = "rag_kernels.eval.children.reference:serve_cuda", 2
+LEAD = 24  # prepared and not taken: beyond it the cores are the judges'
+CONTEXT = 700 << 20  # bytes of a GPU that a process takes before it has a tensor
+POLL_S = 0.05
+Job = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=("plan", "prepare", "judge", "archive"))
+    parser.add_argument("files", nargs="+", type=Path, help="the jobs, or rows; for a plan then folders of problems")
+    parser.add_argument("--classes", nargs="+", choices=CLASSES, default=["strict"])
+    parser.add_argument("--confirm", action="store_true", help="plan: by confirmations")
+    parser.add_argument("--mix", action="store_true", help="plan: between the jobs that are there, evenly")
+    parser.add_argument("--sample", type=int, default=0, help="plan: so many problems of each folder")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--max-mib", type=int, default=3072, help="plan: of a problem's tensors; in 16 bits half of it")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--work", type=Path, help="a folder by which processes share the work")
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--room", type=Path, help="a file by which processes share the GPU's memory")
+    parser.add_argument("--room-gib", type=float, default=60)
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--burst-mib", type=int, default=8192, help="of a side's buffers in a burst of calls")
+    parser.add_argument("--without", nargs="*", default=[], choices=DEFENCES, help="checks to leave out, to be quick")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after this many")
+    parser.add_argument("--least", type=float, default=0.0, help="archive: speed-up over the better baseline")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    {"plan": plan, "prepare": prepare, "judge": judge, "archive": archive}[asked.step](asked)
+
+
+# The plan
+
+
+def plan(asked: argparse.Namespace) -> None:
+    """Write the jobs: problems in a drawn order, of each all classes in a row, so that a cut leaves a sample of whole
+    problems."""
+    file, *folders = asked.files
+    found = [(folder.name, f) for folder in folders for f in drawn(find_problems([folder]), asked)]
+    random.Random(asked.seed).shuffle(found)
+    new = [job(level, path, name, asked) for level, path in found for name in asked.classes]
+    old = read_jobs(file) if file.exists() else []
+    jobs = evenly(old, new) if asked.mix else [*old, *new]
+    file.write_text("".join(json.dumps(one | {"number": n}) + "\n" for n, one in enumerate(jobs)))
+    print(f"{len(jobs)} jobs, {len(new)} of them new")
+
+
+def drawn(files: Sequence[Path], asked: argparse.Namespace) -> Sequence[Path]:
+    return random.Random(asked.seed).sample(sorted(files), min(asked.sample or len(files), len(files)))
+
+
+def job(level: str, path: Path, name: str, asked: argparse.Namespace) -> Job:
+    dtype, allowed = CLASSES[name]
+    told = {"level": level, "file": str(path), "dtype": dtype, "allowed": allowed, "confirm": asked.confirm}
+    return told | {"max_mib": asked.max_mib // 2 if dtype else asked.max_mib}
+
+
+def evenly(some: Sequence[Job], others: Sequence[Job]) -> list[Job]:
+    """Return both in their own orders, one between the other as their numbers are."""
+    places = [((i + 0.5) / len(jobs), n, j) for n, jobs in enumerate((some, others)) for i, j in enumerate(jobs)]
+    return [j for _, _, j in sorted(places, key=lambda place: place[:2])]
+
+
+def read_jobs(file: Path) -> list[Job]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+# Processes that prepare
+
+
+def prepare(asked: argparse.Namespace) -> None:
+    """Take one job after another, until all are taken or time is up."""
+    started = time.monotonic()
+    room = Room(asked.room, int(asked.room_gib * 2**30))
+    with judges(asked) as known, tempfile.TemporaryDirectory() as folder:
+        for one in read_jobs(asked.files[0]):
+            if over(started, asked):
+                break
+            if not claim(asked.work / "claims", str(one["number"])):
+                continue
+            while len(list((asked.work / "ready").glob("*.json"))) > LEAD and not over(started, asked):
+                time.sleep(POLL_S)
+            begun = time.monotonic()
+            done = prepared(one, known[one["allowed"], one["confirm"]], room, Path(folder))
+            put(asked.work / "ready", one["number"], one | done)
+            took = time.monotonic() - begun
+            print(f"{one['number']} {Path(one['file']).stem}: {took:.1f} s {done['took']}", flush=True)
+
+
+def over(started: float, asked: argparse.Namespace) -> bool:
+    return bool(time.monotonic() - started > asked.seconds)
+
+
+def prepared(one: Job, judge: LocalJudge, room: Room, folder: Path) -> Job:
+    """Return the functional form, or why there is none; what was built lies in the cache then."""
+    took: dict[str, float] = {}
+    try:
+        path = converted(Path(one["file"]), one["dtype"], folder) if one["dtype"] else Path(one["file"])
+        with timed(took, "form"):
+            fp = functionalize_to_fit(load_problem(path), workers=judge.workers, max_bytes=one["max_mib"] << 20)
+    except ProblemError as error:
+        return {"problem": str(error), "took": took}
+    except Exception:
+        return {"problem": traceback.format_exc()[-1500:], "took": took}
+    sizes: tuple[FunctionalProblem | None, ...] | None = None
+    try:
+        build(one, fp, judge, took)
+        with timed(took, "sizes"):
+            sizes = judge.sessions.find_sizes(fp, thorough=one["confirm"])
+        with timed(took, "compile"), room.taken(CONTEXT + footprint(fp)):
+            judge.compile_ahead(fp)
+        if one["confirm"]:
+            with timed(took, "examine"), room.taken(CONTEXT + 8 * footprint(fp)):
+                judge.sessions.admission(fp)
+    except Exception:  # which comes again when it is judged
+        logging.info("%s", traceback.format_exc()[-500:])
+    return {"problem": codec.dumps(fp), "sizes": codec.dumps(sizes), "formed": True, "took": took}
+
+
+def build(one: Job, fp: FunctionalProblem, judge: LocalJudge, took: dict[str, float]) -> None:
+    """Build what a judgement of the first draft will: for a confirmation the whole, and for the sanitizers."""
+    with timed(took, "draft"):
+        drafts = first_draft(one, fp, judge)
+    for draft in drafts:
+        with timed(took, "build"):
+            if not one["confirm"]:
+                judge.build_ahead(draft.candidate)
+            elif draft.candidate.tier == "kernel":
+                judge.confirm_ahead(draft.candidate)
+
+
+def first_draft(one: Job, fp: FunctionalProblem, judge: LocalJudge) -> Sequence[Draft]:
+    """Return the writer's, or the kernel that lies beside the problem; nothing where there is none."""
+    beside = Path(one["file"]).with_suffix(".cu")
+    if beside.is_file():
+        return [Draft(Candidate(beside.read_text(), "kernel", "cuda"), idea="")]
+    return OfflineWriter().propose(brief(judge, fp, (), 1, search_of(one)))
+
+
+@contextlib.contextmanager
+def timed(took: dict[str, float], name: str) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    took[name] = round(took.get(name, 0.0) + time.monotonic() - started, 1)
+
+
+def put(folder: Path, number: int, value: Job) -> None:
+    """Write it as one, so that who takes it finds it whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    staged = folder / f"{number:05}.{os.getpid()}"
+    staged.write_text(json.dumps(value))
+    staged.rename(folder / f"{number:05}.json")
+
+
+# Processes that judge
+
+
+def judge(asked: argparse.Namespace) -> None:
+    """Judge what is prepared, the first of the plan first, until all is judged or time is up."""
+    started = time.monotonic()
+    room = Room(asked.room, int(asked.room_gib * 2**30))
+    jobs = read_jobs(asked.files[0])
+    with judges(asked) as known, asked.out.open("a") as out:
+        while not over(started, asked) and len(list((asked.work / "taken").glob("*.json"))) < len(jobs):
+            if asked.device == "cuda":  # contexts are made while it waits, and while others are judged
+                for known_one in itertools.islice(known.values(), 1):
+                    known_one.workers.spare(REFERENCE, limit_address_space=False, count=SPARES)
+            one = take(asked.work)
+            if one is None:
+                time.sleep(POLL_S)
+                continue
+            row: Row = {"level": one["level"], "name": Path(one["file"]).stem, "dtype": one["dtype"]}
+            row |= {"allowed": one["allowed"], "confirm": one["confirm"], "number": one["number"]}
+            write_row(out, row | {"outcome": "begun"})
+            row |= judged(known[one["allowed"], one["confirm"]], one, asked, room)
+            write_row(out, row)
+            print(progress(row), flush=True)
+
+
+def take(work: Path) -> Job | None:
+    """Return the first job that is ready, now this process's; None where there is none."""
+    (work / "taken").mkdir(parents=True, exist_ok=True)
+    for file in sorted((work / "ready").glob("*.json")):
+        mine = work / "taken" / file.name
+        with contextlib.suppress(FileNotFoundError):
+            file.rename(mine)
+            return dict(json.loads(mine.read_text()))
+    return None
+
+
+def judged(judge: LocalJudge, one: Job, asked: argparse.Namespace, room: Room) -> Row:
+    formed: Future[FunctionalProblem] = Future()
+    if "formed" in one:
+        fp, sizes = codec.loads(one["problem"]), codec.loads(one["sizes"])
+        if sizes is not None:
+            judge.sessions.know_sizes(fp, sizes, thorough=one["confirm"])
+        formed.set_result(fp)
+    else:
+        formed.set_exception(ProblemError(one["problem"]))
+    if not one["confirm"]:
+        return one_with_room(judge, formed, search_of(one, asked), room)
+    started = time.monotonic()
+    row: Row = {"gpu": judge.device.name, "torch": judge.environment.torch}
+    try:
+        fp = formed.result()
+        row |= {"notice": fp.notice, "operators": sorted({n.op for n in fp.nodes if n.op != "getitem"})}
+        with room.taken(gpu_bytes(fp, asked.burst_mib << 20)):
+            row |= confirmed(judge, fp, one)
+    except ProblemError as error:
+        row |= {"outcome": "problem", "why": str(error)[:300]}
+    except Exception:  # our own fault: it is counted and shown
+        row |= {"outcome": "fault", "why": traceback.format_exc()[-1500:]}
+    return row | {"seconds": round(time.monotonic() - started, 1)}
+
+
+def confirmed(judge: LocalJudge, fp: FunctionalProblem, one: Job) -> Row:
+    """Judge the first draft by a confirmation, if all of it is a kernel."""
+    drafts = first_draft(one, fp, judge)
+    draft = next((d for d in drafts if d.candidate.tier == "kernel"), None)
+    if draft is None:
+        return {"outcome": "nothing written", "why": "a kernel and library calls" if drafts else "library calls alone"}
+    degenerate = judge.sessions.admission(fp).degenerate
+    found = judge.confirm(fp, draft.candidate)
+    made = attempt(fp, draft, found, 1, 1)
+    made = made if draft.idea else replace(made, writer="import")
+    return summary([made]) | {"degenerate": degenerate}
+
+
+def search_of(one: Job, asked: argparse.Namespace | None = None) -> argparse.Namespace:
+    """Return one draft's search, as `offline_kernelbench` takes it."""
+    known = {"rounds": 1, "width": 1, "enough": 1e9, "precision": one["allowed"], "dtype": one["dtype"]}
+    given = {"without": asked.without, "room": asked.room, "burst_mib": asked.burst_mib} if asked else {}
+    return argparse.Namespace(**known, **given)
+
+
+Judges = dict[tuple[str, bool], LocalJudge]  # by the precision that is allowed, and whether by confirmations
+
+
+@contextlib.contextmanager
+def judges(asked: argparse.Namespace) -> Iterator[Judges]:
+    """Open one judge for each kind of job; they share the warm parents. Confirmations leave nothing out."""
+    cache = asked.cache.resolve() if asked.cache else None
+    wanted = sorted({(one["allowed"], one["confirm"]) for one in read_jobs(asked.files[0])})
+    found: Judges = {}
+    with contextlib.ExitStack() as opened:
+        for precision, confirm in wanted:
+            limits = limits_of(precision, asked, confirm=confirm)
+            if found:
+                made = next(iter(found.values())).by_other_limits(limits, at_other_sizes)
+            else:
+                made = open_judge(asked.device, limits=limits, cache_dir=cache, at_other_sizes=at_other_sizes)
+            found[precision, confirm] = opened.enter_context(made)
+        yield found
+
+
+def limits_of(precision: str, asked: argparse.Namespace, *, confirm: bool) -> Limits:
+    burst_bytes = asked.burst_mib << 20
+    if confirm:
+        timing = TimingRule(pairs=16, max_pairs=32, self_pairs=16, warm_pairs=7, burst_bytes=burst_bytes)
+        return Limits(precision=precision, timing=timing, sanitizers_in_turn=False)
+    few = min(7, asked.pairs)
+    timing = TimingRule(pairs=asked.pairs, max_pairs=2 * asked.pairs, few_pairs=few, burst_bytes=burst_bytes)
+    return Limits(precision=precision, without=frozenset(asked.without), timing=timing)
+
+
+# The bundle
+
+
+def archive(asked: argparse.Namespace) -> None:
+    """Write a bundle of the kernels that were confirmed, and print how many there are of each family and dtype."""
+    from rag_kernels.archive.bundle import export
+    from rag_kernels.archive.memory import MemoryArchive
+    from rag_kernels.archive.records import KernelFilter, Run
+    from rag_kernels.export.evidence import unpacked
+    from rag_kernels.run.standings import is_confirmed, now
+
+    kept = MemoryArchive()
+    run = Run("many_kernels", "grow", "", "{}", now())
+    kept.start_run(run)
+    for number, row in enumerate(read(asked.files), 1):
+        if not (verified(row) and row.get("confirm")) or row.get("degenerate") or any(map(bars, row["labels"])):
+            continue
+        found = unpacked(row["evidence"])
+        if is_confirmed(found) and row["speedup"] >= asked.least:
+            kept.record_attempt(replace(found, run_id=run.id, number=number, created_at=now()))
+    kept.finish_run(run.id, "finished")
+    print(json.dumps(export(kept, asked.out, KernelFilter(min_trust="confirmed"))))
+
+
+if __name__ == "__main__":
+    main()
