@@ -62,7 +62,7 @@ class Catalogue:
     problem_names: tuple[str, ...]  # distinct
     problem_name: Ints  # the number of the name of the problem that the kernel's evaluation is of
     on_cuda: NDArray[np.bool_]
-    here: NDArray[np.bool_]  # measured on the device that was asked for
+    here: NDArray[np.bool_]  # measured on the device that was asked for; all, where none was
     device: Ints  # number of the device's name
     trust: Ints  # 1 claimed, 3 verified, 4 confirmed, as `trust_rank` has it
     speedup: Floats  # nan where it is unknown
@@ -134,7 +134,7 @@ KERNELS = """
         concat_ws(' ', p.name, i.text, best.label) AS text,
         p.name AS problem_name,
         c.backend = 'cuda' AS on_cuda,
-        best.device_key = {device} AS here,
+        {device} = '' OR best.device_key = {device} AS here,
         best.device_name,
         trust_rank(best.trust) AS trust,
         coalesce(best.speedup, 'nan'::DOUBLE) AS speedup,

@@ -201,7 +201,7 @@ class LocalJudge:
 
     def confirm(self, fp: FunctionalProblem, candidate: Candidate) -> Judged:
         started = perf_counter()
-        doing("confirming: eager and torch.compile in fresh processes")
+        doing("confirming: eager and torch.compile anew")
         library = self._builder.whole(candidate)
         self._load_compiler()
         with self._turns.shared(), self.sessions.open_fresh(fp) as known:
@@ -382,6 +382,7 @@ def open_judge(
 
     `at_other_sizes` finds the same problem at other sizes (`functional.sizes`); without it those checks are left out.
     """
+    doing("starting the judge")
     cache = cache_dir or default_cache()
     gpu = gpu_name() if backend == "cuda" else None
     tools = toolchain(f"sm_{gpu.split(',')[1].strip().replace('.', '')}" if gpu else "sm_90")

@@ -135,11 +135,11 @@ def builds(check: str, source: str, backend: Backend, what: str, *, required: bo
     try:
         with tempfile.TemporaryDirectory(prefix="rag-kernels-doctor-") as cache:
             [built] = build([(source, backend)], tools=tools(), cache=Path(cache))
-            root = tvm_ffi_root()
+            tvm_ffi_root()
     except MachineError as error:
         return Check(check, False, f"{what} does not build", str(error), required)
     if isinstance(built, Built):
-        return Check(check, True, f"{what} builds in {built.seconds:.2f} s ({root})", required=required)
+        return Check(check, True, f"{what} builds in {built.seconds:.2f} s", required=required)
     return Check(check, False, f"{what} does not build: {built.reason}", "Install g++ with OpenMP (libgomp).", required)
 
 

@@ -25,6 +25,7 @@ from rag_kernels.eval.machine.device import gpu_name, known_devices, open_device
 from rag_kernels.eval.machine.hardware import hardware, told_hardware
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.process.workers import Workers
+from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import Backend, BaselineTimes, Device, FunctionalProblem, MachineError, Problem
 from rag_kernels.ingest.description.embedder import load_embedder
 from rag_kernels.ingest.description.pipeline import index_attempt
@@ -75,6 +76,7 @@ def open_session(
 
     `model` stands in for all models of the LLM writer, and `backend` overrides the device that the options ask for.
     """
+    doing("opening the archive")
     embedder = load_embedder(options.embedder)
     if archive is None:
         archive = open_archive(options.archive or None)
@@ -90,10 +92,17 @@ def open_session(
         retriever = Retriever(archive, embedder, device_key=judge.device.key, stale_s=STALE_S)
         facts = bench.facts() if options.models and writer is None else ()
         exemplars, alone = Exemplars(retriever, options, judge.device, prove, reads_feedback), Lock()
+        tell_writer = cache(partial(_tell_writer, options))  # once, however many runs there are
 
         def retrieve(fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
             with alone:  # problems that are worked on at once ask one after the other
                 return exemplars(fp, attempts)
+
+        def make_writer(ledger: Ledger) -> Writer:
+            if writer is not None:
+                return writer
+            tell_writer()
+            return open_writer(options, archive, ledger, facts=facts, embed=embedder.embed, model=model)
 
         yield Session(
             options=options,
@@ -103,9 +112,7 @@ def open_session(
             retrieve=retrieve,
             techniques=TechniqueCards(archive, options, judge.device),
             index=lambda attempt: index_attempt(archive, attempt, embedder),
-            make_writer=lambda ledger: (
-                writer or open_writer(options, archive, ledger, facts=facts, embed=embedder.embed, model=model)
-            ),
+            make_writer=make_writer,
             functionalize_as=partial(functionalize_as, workers=bench.workers, max_bytes=bench.room_bytes),
             at_once=bench.at_once,
         )
@@ -174,6 +181,7 @@ def open_sampler(
     """Open what writing candidates takes, without a judge. `target` describes a device that is not here; `baselines`
     are times that were measured there, by the problem's id.
     """
+    _tell_writer(options)
     archive, embedder = open_archive(options.archive or None), load_embedder(options.embedder)
     stock(archive, embedder)
     with open_workers() as workers:
@@ -228,6 +236,7 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
 
     What they judge goes into the archive `results`; none of them sees what another wrote.
     """
+    _tell_writer(options)
     source, archive = open_archive(options.archive or None), open_archive(results)
     embedder, device = load_embedder(options.embedder), target_backend(options)
     stock(source, embedder)
@@ -267,7 +276,6 @@ def open_writer(
     `facts` of the device are for prompts; `model` stands in for all models.
     """
     if not options.models:
-        log.info("No model is configured: the offline writer works (--model or RAG_KERNELS_MODEL names an LLM).")
         return OfflineWriter()
     style = Style(
         temperatures=options.temperatures,
@@ -287,6 +295,12 @@ def open_writer(
     )
     llm.require_prices(options.models)
     return LLMWriter(llm, options.models, style)
+
+
+def _tell_writer(options: Options) -> None:
+    """Say that no model writes, where none is named."""
+    if not options.models:
+        log.info("No model is configured: the offline writer works (--model or RAG_KERNELS_MODEL names an LLM).")
 
 
 def target_backend(options: Options) -> Backend:

@@ -101,6 +101,8 @@ def test_a_folder_of_something_else_is_left_alone_and_a_site_made_anew(archive: 
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "index.html").write_text("an older site")
     assert write_site(archive, tmp_path / "old").pages == 11
+    with pytest.raises(SiteError, match="name a folder that can be written"):
+        write_site(archive, tmp_path / "mine" / "thesis.txt" / "site")
 
 
 @pytest.fixture(scope="module")

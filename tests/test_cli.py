@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -103,6 +104,10 @@ def test_a_shell_completes_commands_options_and_their_values(home: Path, typed: 
 def test_the_version_names_the_judge_and_torch(home: Path) -> None:
     said = run(home, "--version").out
     assert said.startswith("rag-kernels ") and f"judge {JUDGE_VERSION}" in said and f"torch {version('torch')}" in said
+    here = Path(__file__).parents[1]
+    asked = ["git", "-C", str(here), "rev-parse", "--short=7", "HEAD"]
+    if (here / ".git").exists():
+        assert f"(commit {subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()}" in said
 
 
 # Bad usage and input: exit code 2, a sentence, and nothing else
@@ -114,12 +119,13 @@ def test_the_version_names_the_judge_and_torch(home: Path) -> None:
         (["generate", "missing.py"], "no problem file missing.py"),
         (["generate", "broken.py"], "syntax error on line 1"),
         (["generate", "empty.py"], "does not define class Model"),
-        (["generate", "relu.py", "--device", "tpu"], "tpu"),
+        (["generate", "relu.py", "--device", "tpu"], "for '--device': 'tpu' is not one of"),
         (["generate", "relu.py", "--out", "best.txt"], "must end in .py or .cpp"),
         (["generate", "relu.py", "--out", "nowhere/best.py"], "its folder does not exist"),
-        (["generate", "relu.py", "--effort", "99"], "less than or equal to 9"),
+        (["generate", "relu.py", "--effort", "99"], "It should be less than or equal to 9"),
         (["generate", "relu.py", "--no-such-option"], "--no-such-option"),
         (["eval", "relu.py", "missing.cpp"], "no candidate file missing.cpp"),
+        (["eval", "relu.py", "notes.txt"], "must end in .cpp, .cc"),
         (["eval", "relu.py", "kernel.cpp", "--device", "cuda"], "is cpu code, but --device says cuda"),
         (["search"], "Give words to look for, or --problem FILE"),
         (["grow", "relu.py", "--until", "noon"], "HH:MM"),
@@ -142,6 +148,7 @@ def test_bad_usage_is_a_sentence(home: Path, arguments: list[str], said: str, in
     (home / "broken.py").write_text("class Model(:\n")
     (home / "empty.py").write_text("x = 1\n")
     (home / "kernel.cpp").write_text(RIGHT)
+    (home / "notes.txt").write_text("hello")
     done = inside(*arguments)
     text = " ".join((done.out + done.err).split())
     assert done.code == 2 and said in text and "Traceback" not in text

@@ -23,4 +23,5 @@ def test_help_fits_and_is_not_cut() -> None:
     assert len(pages) > 25
     lines = [(name, line) for name, text in pages.items() for line in text.splitlines()]
     assert [told for told in lines if len(told[1]) > 80] == []
+    assert [told for told in lines if re.search("<(path|text|list)", told[1])] == []  # arguments have words, not types
     assert [told for told in lines if re.fullmatch(r"  [a-z-]+ {2,}.*\.\.\.", told[1])] == []  # in lists of commands

@@ -48,6 +48,12 @@ def test_what_is_known_decides_and_the_rest_is_read() -> None:
     assert source_form("x = 1\n", tier="composed").suffix == source_form("x = 1\n", suffix=".py").suffix == ".py"
 
 
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(ProblemError, match=r"must end in \.cpp, \.cc, \.cxx, \.cu, \.py"):
+        candidate_from_file(tmp_path / "notes.txt", "cpu")
+
+
 def test_a_python_file_without_a_candidate_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text("x = 1\n")
     with pytest.raises(ProblemError, match="neither `ModelNew` nor `KERNELS`"):

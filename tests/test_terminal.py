@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 
 import pytest
 from factories import attempt, candidate, compiled, passed, problem, run, wrong
 from rich.console import Console
 
 from rag_kernels.archive.records import Attempt
+from rag_kernels.cli.shared.busy import busy
 from rag_kernels.eval.progress import PROGRESS, doing
 from rag_kernels.eval.records import BuildFailed, Crashed
 from rag_kernels.llm.prompt_values import signature
@@ -30,7 +34,7 @@ from rag_kernels.report.console import (
 from rag_kernels.report.growth_view import growth_table
 from rag_kernels.report.json_rows import grown_row, result_row
 from rag_kernels.report.verdict import report
-from rag_kernels.report.waiting import Waiting
+from rag_kernels.report.waiting import Waiting, changing, console_of
 from rag_kernels.text.wording import broken
 
 PICTURES = Path(__file__).parent / "terminal"
@@ -147,6 +151,50 @@ def test_the_line_says_what_is_waited_for_and_what_is_left() -> None:
     finally:
         PROGRESS.removeHandler(line)
         PROGRESS.setLevel("NOTSET")
+
+
+def test_the_line_is_one_line_however_narrow_the_terminal() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=30, _environ={})
+    console.print(Waiting(first="confirming: eager and torch.compile anew"))
+    assert isinstance(console.file, io.StringIO)
+    [line] = console.file.getvalue().splitlines()
+    assert line.endswith("…") and len(line) <= 30
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_rows_of_json_go_where_stdout_goes_while_a_view_is_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    out, shown = Stream(terminal), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    console = console_of(as_json=True)
+    assert not (terminal and console.is_terminal)  # the rows would tear it
+    row = json.dumps({"type": "attempt", "reason": "long " * 60})
+    view = Console(file=shown, stderr=True, force_terminal=not terminal, width=80)
+    with changing("timing", view):
+        print(row)
+    assert out.getvalue() == row + "\n" and "attempt" not in shown.getvalue()
+
+
+def test_a_command_says_what_it_waits_for_from_its_first_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for terminal in (True, False):
+        err = Stream(terminal)
+        monkeypatch.setattr(sys, "stderr", err)
+        with busy("reading mine.py"):
+            doing("starting the judge")
+            sleep(0.3)
+        assert ("reading mine.py" in err.getvalue()) == ("starting the judge" in err.getvalue()) == terminal
+
+
+class Stream(io.StringIO):
+    """A stream that is a terminal, or is none."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
 
 
 def test_in_brief_only_the_line_is_shown() -> None:

@@ -54,12 +54,15 @@ class Written:
 def write_site(archive: DuckArchive, folder: Path, tell: Callable[[int, int], None] = lambda done, of: None) -> Written:
     """Write the site; `tell` hears how many pages of how many are written. A folder that holds something else is left.
 
-    Raises SiteError where the folder is not a site's, and ArchiveError where the archive cannot be read.
+    Raises SiteError where the folder is not a site's or cannot be made, ArchiveError where the archive cannot be read.
     """
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / MARK).is_file())):
         raise SiteError(f"{folder} holds something that is no site: name a new folder, or an empty one.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise SiteError(f"{folder} cannot be made ({error.strerror}): name a folder that can be written.") from error
     try:
         site = Site(archive, made)
         sizes = []

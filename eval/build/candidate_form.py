@@ -63,6 +63,7 @@ ALLOWED_NODES = (
     ast.Starred,
     ast.FunctionDef,
 )
+SUFFIXES = (".cpp", ".cc", ".cxx", ".cu", ".py")
 BUILTINS = frozenset({"int", "float", "bool", "len", "max", "min", "tuple"})
 
 
@@ -74,6 +75,8 @@ def candidate_from_file(path: Path, default: Backend) -> Candidate:
     """Read a candidate of any tier: `.cpp`, `.cu`, or `.py` (composed or `ModelNew`)."""
     if not path.is_file():
         raise ProblemError(f"There is no candidate file {path}; check the path.")
+    if path.suffix not in SUFFIXES:
+        raise ProblemError(f"{path} is no kernel by its name: it must end in {', '.join(SUFFIXES)}.")
     source = path.read_text()
     form = source_form(source, suffix=path.suffix, default=default)
     if form.language == "python" and not is_whole(source):

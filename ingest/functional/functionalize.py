@@ -21,6 +21,7 @@ import psutil
 from rag_kernels.eval.buffers.shared_arena import tensor_bytes
 from rag_kernels.eval.machine.device import nvidia_smi
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
+from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import Backend, Device, FunctionalProblem, Problem, ProblemError
 from rag_kernels.eval.scaled_problem import fit
 
@@ -105,6 +106,7 @@ def functionalize(
     Raises ProblemError with the reason when the problem cannot be used, or when the child fails or takes longer than
     `deadline_s`.
     """
+    doing(f"tracing {problem.name}")
     payload = {"problem": problem, "threads": threads, "resized": resized}
     crashed: list[str] = []
     crash = ""

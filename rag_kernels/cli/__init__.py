@@ -37,7 +37,7 @@ from rag_kernels.cli import (
     zoo,
 )
 from rag_kernels.cli.shared.common import columns, emit, start_logging
-from rag_kernels.cli.shared.grouped_help import GroupedHelp
+from rag_kernels.cli.shared.grouped_help import GroupedHelp, PlainCommand
 from rag_kernels.eval.errors import Internal, RagKernelsError
 from rag_kernels.text.wording import broken
 
@@ -52,26 +52,28 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("generate", short_help="Write and prove a faster kernel.")(generate.generate)
-app.command("check", short_help="Is a problem worth it?")(check.check)
-app.command("functionalize", short_help="Show problems as calls.")(functionalize.functionalize)
-app.command("eval", short_help="Judge a kernel of your own.")(evaluate.evaluate)
-app.command("capture", short_help="Make a problem of your own program.")(capture.capture)
-app.command("sample", short_help="Write candidates, judge elsewhere.")(sample.sample)
-app.command("export", short_help="Write an archived kernel for others.")(export.export)
-app.command("verify", short_help="Judge an exported package again.")(verify.verify)
-app.command("search", short_help="Find archived kernels.")(search.search)
-app.command("grow", short_help="Generate for many problems.")(grow.grow)
-app.command("report", short_help="Say what runs achieved: pass@k, fast_p.")(report.report)
-app.command("replay", short_help="Repeat a recorded run.")(replay.replay)
-app.command("ablate", short_help="Measure what retrieval is worth.")(ablate.ablate)
+app.command("generate", cls=PlainCommand, short_help="Write and prove a faster kernel.")(generate.generate)
+app.command("check", cls=PlainCommand, short_help="Is a problem worth it?")(check.check)
+app.command("functionalize", cls=PlainCommand, short_help="Show problems as calls.")(functionalize.functionalize)
+app.command("eval", cls=PlainCommand, short_help="Judge a kernel of your own.")(evaluate.evaluate)
+app.command("capture", cls=PlainCommand, short_help="Make a problem of your own program.")(capture.capture)
+app.command("sample", cls=PlainCommand, short_help="Write candidates, judge elsewhere.")(sample.sample)
+app.command("export", cls=PlainCommand, short_help="Write an archived kernel for others.")(export.export)
+app.command("verify", cls=PlainCommand, short_help="Judge an exported package again.")(verify.verify)
+app.command("search", cls=PlainCommand, short_help="Find archived kernels.")(search.search)
+app.command("grow", cls=PlainCommand, short_help="Generate for many problems.")(grow.grow)
+app.command("report", cls=PlainCommand, short_help="Say what runs achieved: pass@k, fast_p.")(report.report)
+app.command("replay", cls=PlainCommand, short_help="Repeat a recorded run.")(replay.replay)
+app.command("ablate", cls=PlainCommand, short_help="Measure what retrieval is worth.")(ablate.ablate)
 app.add_typer(archive.app, name="archive", short_help="Look after the archive.")
-app.command("app", short_help="Browse the archive.")(explorer.explorer)
-app.command("zoo", short_help="Try the judge on kernels that cheat.")(zoo.zoo)
-app.command("mutate", short_help="Count faults that the judge misses.")(mutate.mutate)
-app.command("mcp", short_help="Serve the judge to coding agents.")(mcp.mcp)
-app.command("agent-setup", short_help="Tell a project's agents of the judge.")(agent_setup.agent_setup)
-app.command("doctor", short_help="Check this machine.")(doctor.doctor)
+app.command("app", cls=PlainCommand, short_help="Browse the archive.")(explorer.explorer)
+app.command("zoo", cls=PlainCommand, short_help="Try the judge on kernels that cheat.")(zoo.zoo)
+app.command("mutate", cls=PlainCommand, short_help="Count faults that the judge misses.")(mutate.mutate)
+app.command("mcp", cls=PlainCommand, short_help="Serve the judge to coding agents.")(mcp.mcp)
+app.command("agent-setup", cls=PlainCommand, short_help="Tell a project's agents of the judge.")(
+    agent_setup.agent_setup
+)
+app.command("doctor", cls=PlainCommand, short_help="Check this machine.")(doctor.doctor)
 
 
 def show_version(wanted: bool) -> None:

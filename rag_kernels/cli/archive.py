@@ -20,6 +20,7 @@ from rag_kernels.cli.shared.common import (
     read_options,
     read_settings,
 )
+from rag_kernels.cli.shared.grouped_help import PlainCommand
 from rag_kernels.text.wording import broken
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from rag_kernels.ingest.importers.take import Report
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-app.command(short_help="Share it with other processes.")(serve.serve)
+app.command(cls=PlainCommand, short_help="Share it with other processes.")(serve.serve)
 
 FACT = 17  # where what is told of a kernel begins
 SHOWN = 20  # rows that were left out, in words
@@ -67,7 +68,7 @@ def embed_missing(store: Archive) -> int:
     return reindex(store, load_embedder(read_settings().embedder))
 
 
-@app.command(short_help="Count what it holds.")
+@app.command(cls=PlainCommand, short_help="Count what it holds.")
 def stats(archive: ArchivePlace = None, as_json: Json = False) -> None:
     """Count what the archive holds.
 
@@ -82,7 +83,7 @@ def stats(archive: ArchivePlace = None, as_json: Json = False) -> None:
         print(facts(counts.items()))
 
 
-@app.command(short_help="Show a kernel: times, lineage, source.")
+@app.command(cls=PlainCommand, short_help="Show a kernel: times, lineage, source.")
 def show(kernel: KernelId, archive: ArchivePlace = None, as_json: Json = False) -> None:
     """Show a kernel: its timings, where it came from, and its source.
 
@@ -122,7 +123,7 @@ def show(kernel: KernelId, archive: ArchivePlace = None, as_json: Json = False) 
     print(f"\n{shown.functional_source.strip()}\n\n{shown.source}")
 
 
-@app.command(short_help="Withdraw a kernel, with a reason.")
+@app.command(cls=PlainCommand, short_help="Withdraw a kernel, with a reason.")
 def retract(
     kernel: KernelId,
     why: Annotated[str, typer.Option("--why", help="Why nobody should see it again; kept with the kernel.")],
@@ -142,7 +143,7 @@ def retract(
         print(f"{shown.id} ({shown.problem_name}) is retracted: {why}")
 
 
-@app.command("reindex", short_help="Embed what lacks a vector; index anew.")
+@app.command("reindex", cls=PlainCommand, short_help="Embed what lacks a vector; index anew.")
 def reindex_all(archive: ArchivePlace = None, as_json: Json = False) -> None:
     """Embed what has no vector yet, and build the vector index anew from DuckDB.
 
@@ -157,7 +158,7 @@ def reindex_all(archive: ArchivePlace = None, as_json: Json = False) -> None:
         print(f"{count} vectors indexed, {embedded} of them new.")
 
 
-@app.command("export", short_help="Write kernels into a bundle.")
+@app.command("export", cls=PlainCommand, short_help="Write kernels into a bundle.")
 def export_bundle(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A .zip file, or a new folder.")],
     trust: Annotated[
@@ -181,7 +182,7 @@ def export_bundle(
     show_counts(counts, f"written to {out}", as_json=as_json, out=str(out))
 
 
-@app.command("import", short_help="Take in a bundle or another archive.")
+@app.command("import", cls=PlainCommand, short_help="Take in a bundle or another archive.")
 def import_kernels(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A bundle, or what --from says.")],
     source: Annotated[
@@ -259,7 +260,7 @@ def show_report(report: Report, path: Path, *, as_json: bool) -> None:
     )
 
 
-@app.command(short_help="Trace imported problems.")
+@app.command(cls=PlainCommand, short_help="Trace imported problems.")
 def functionalize(
     jobs: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Problems at a time; by default one a CPU core.")
@@ -293,7 +294,7 @@ def functionalize(
         print(f"{done} problems functionalized, {failed} not.")
 
 
-@app.command(short_help="What helps against which bottleneck.")
+@app.command(cls=PlainCommand, short_help="What helps against which bottleneck.")
 def cards(
     card: Annotated[str | None, typer.Argument(metavar="[ID]", help="One card, whole, with its evidence.")] = None,
     distil: Annotated[
@@ -329,7 +330,7 @@ def cards(
         print(card_text(known[0]) if card and len(known) == 1 else cards_text(known))
 
 
-@app.command(short_help="Check ids, links and the index.")
+@app.command(cls=PlainCommand, short_help="Check ids, links and the index.")
 def verify(archive: ArchivePlace = None, as_json: Json = False) -> None:
     """Check that every id is that of its content, every reference leads somewhere, and the vector index agrees.
 
@@ -349,7 +350,7 @@ def verify(archive: ArchivePlace = None, as_json: Json = False) -> None:
     raise typer.Exit(1 if wrong else 0)
 
 
-@app.command(short_help="Judge kernels again on this machine.")
+@app.command(cls=PlainCommand, short_help="Judge kernels again on this machine.")
 def reverify(
     kernels: Annotated[
         list[str] | None, typer.Argument(metavar="[ID]...", help="Only these kernels; enough of an id's beginning.")

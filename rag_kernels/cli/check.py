@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rag_kernels.cli.shared.busy import each_while_busy
 from rag_kernels.cli.shared.common import Backward, DeviceChoice, Json, Training, emit, read_options
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def check(
     if not files:
         raise ProblemError(f"There are no .py files in {', '.join(map(str, paths))}.")
     code, wanted = 0, pass_of(backward=backward, training=training)
-    for row in admission_rows(files, read_options(device=device), wanted=wanted, baselines=baselines):
+    rows = admission_rows(files, read_options(device=device), wanted=wanted, baselines=baselines)
+    for row in each_while_busy(rows, "looking at the machine"):
         code = max(code, BROKEN if not row["ok"] else DEGENERATE if row["degenerate"] else 0)
         if as_json:
             emit("admission", row)
@@ -67,6 +69,7 @@ def admission_rows(
     from rag_kernels.eval.machine.device import open_device
     from rag_kernels.eval.places import default_cache
     from rag_kernels.eval.process.workers import Workers
+    from rag_kernels.eval.progress import doing
     from rag_kernels.eval.records import ProblemError
     from rag_kernels.eval.sessions.admission import admission_file, open_admission
     from rag_kernels.ingest.functional.functionalize import functionalize_to_fit, open_workers, room_bytes
@@ -85,6 +88,7 @@ def admission_rows(
             try:
                 problem = load_pass(path, wanted)
                 fp = functionalize_to_fit(problem, workers=workers, max_bytes=room)
+                doing(f"trying what {problem.name} depends on, and kernels that compute nothing")
                 admission = open_admission(admission_file(fp, place, cache=cache), fp, place, workers)
                 times = judge.baseline_times(fp) if judge else None
                 yield {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -37,9 +38,10 @@ def doctor(
         if as_json:
             emit("check", asdict(check))
         else:
+            detail = check.detail.replace(str(Path.home()), "~")
             mark = "ok     " if check.ok else "MISSING" if check.required else "no     "
             width = columns(sys.stdout)
-            print(broken(f"{mark}  {check.check:<14} {check.detail}", width, hang=INDENT), flush=True)
+            print(broken(f"{mark}  {check.check:<14} {detail}", width, hang=INDENT), flush=True)
             if check.next_step:
                 print(broken(f"{'':<{INDENT}}{check.next_step}", width, hang=INDENT))
     said = conclusion(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from rag_kernels.cli.generate import show_result, show_served, show_total, watch
+from rag_kernels.cli.shared.busy import busy
 from rag_kernels.cli.shared.common import (
     ArchivePlace,
     Backward,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from rag_kernels.eval.workloads import Workload
     from rag_kernels.options import Options
     from rag_kernels.run.session import Session
+    from rag_kernels.run.workloads import Served
 
 
 def evaluate(
@@ -93,7 +96,8 @@ def evaluate(
         raise typer.BadParameter("--verdicts goes with --batch.")
     if problem is None or kernel is None:
         raise typer.BadParameter("Name a PROBLEM and a KERNEL, or a file with --batch.")
-    loaded = load_pass(problem, pass_of(backward=backward, training=training))
+    with busy(f"reading {problem}"):
+        loaded = load_pass(problem, pass_of(backward=backward, training=training))
     if workloads := read_shapes(shapes) if shapes else workloads_of(loaded):
         judge_all(loaded, workloads, kernel, options, confirm=confirm, as_json=as_json)
     judge_one(loaded, kernel, options, device, confirm=confirm, asm=asm, as_json=as_json)
@@ -113,24 +117,27 @@ def judge_one(
 
     `device` is what the command line says; what settings say is no reason to refuse a kernel of another backend.
     """
-    from rag_kernels.eval.build.candidate_form import candidate_from_file
-    from rag_kernels.llm.prompt_values import signature
-    from rag_kernels.report.console import archived_line
-    from rag_kernels.report.json_rows import result_row
-    from rag_kernels.report.verdict import print_verdict
-    from rag_kernels.run.standings import winner
-    from rag_kernels.wiring import open_session, target_backend
+    with ExitStack() as opened:
+        with busy(f"reading {kernel}"):
+            from rag_kernels.eval.build.candidate_form import candidate_from_file
+            from rag_kernels.llm.prompt_values import signature
+            from rag_kernels.report.console import archived_line
+            from rag_kernels.report.json_rows import result_row
+            from rag_kernels.report.verdict import print_verdict
+            from rag_kernels.run.standings import winner
+            from rag_kernels.wiring import open_session, target_backend
 
-    candidate = candidate_from_file(kernel, target_backend(options))
-    if device not in (None, "auto", candidate.backend):
-        raise typer.BadParameter(f"{kernel} is {candidate.backend} code, but --device says {device}.")
-    if asm and candidate.tier != "kernel":
-        raise typer.BadParameter("--asm shows .cpp and .cu kernels; this is a Python file.")
-    end_politely()
-    with open_session(options, backend=candidate.backend) as session:
+            candidate = candidate_from_file(kernel, target_backend(options))
+            if device not in (None, "auto", candidate.backend):
+                raise typer.BadParameter(f"{kernel} is {candidate.backend} code, but --device says {device}.")
+            if asm and candidate.tier != "kernel":
+                raise typer.BadParameter("--asm shows .cpp and .cu kernels; this is a Python file.")
+            end_politely()
+            session = opened.enter_context(open_session(options, backend=candidate.backend))
         judging = session.evaluate(loaded, candidate, confirm=confirm)
         attempts, finished = watch(judging, loaded.name, as_json=as_json, brief=True)
-        site = crash_site(session, attempts)
+        with busy("looking for the line that crashed"):
+            site = crash_site(session, attempts)
     run_id = attempts[0].run_id if attempts else None
     row = result_row(attempts, run_id=run_id, problem=loaded.name)
     if site:
@@ -207,14 +214,15 @@ def judge_all(
 
     Exit code: 0 when it passed at all of them, 1 when not.
     """
-    from rag_kernels.eval.build.candidate_form import candidate_from_file
-    from rag_kernels.run.workloads import Served, judge_workloads
-    from rag_kernels.wiring import open_session, target_backend
-
-    candidate = candidate_from_file(kernel, target_backend(options))
     served: list[Served] = []
-    end_politely()
-    with open_session(options, backend=candidate.backend) as session:
+    with busy(f"reading {kernel}"), ExitStack() as opened:
+        from rag_kernels.eval.build.candidate_form import candidate_from_file
+        from rag_kernels.run.workloads import judge_workloads
+        from rag_kernels.wiring import open_session, target_backend
+
+        candidate = candidate_from_file(kernel, target_backend(options))
+        end_politely()
+        session = opened.enter_context(open_session(options, backend=candidate.backend))
         for one in judge_workloads(session, problem, workloads, candidate, confirm=confirm):
             served.append(one)
             show_served(one, as_json=as_json)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from rag_kernels.cli.shared.busy import busy
 from rag_kernels.cli.shared.common import ArchivePlace, Json, emit, read_settings
 
 Form = Literal[
@@ -58,13 +59,14 @@ def export(
 
     Example: rag-kernels export k_3f0a --as torch-op
     """
-    from rag_kernels.archive.store import open_archive
-    from rag_kernels.export.packages import export_kernel
-
     if standalone and form != "module":
         raise typer.BadParameter("--standalone goes with --as module: the other formats import nothing of rag-kernels.")
-    store = open_archive(read_settings(archive=archive).archive or None)
-    written = export_kernel(store, kernel, "standalone" if standalone else form, out, backward)
+    with busy(f"writing {form}"):
+        from rag_kernels.archive.store import open_archive
+        from rag_kernels.export.packages import export_kernel
+
+        store = open_archive(read_settings(archive=archive).archive or None)
+        written = export_kernel(store, kernel, "standalone" if standalone else form, out, backward)
     if as_json:
         emit("exported", {"kernel_id": kernel, "form": form, "out": str(written)})
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rag_kernels.cli.shared.busy import each_while_busy
 from rag_kernels.cli.shared.common import Backward, Json, Training, emit
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def functionalize(
     if not files:
         raise ProblemError(f"There are no .py files in {', '.join(map(str, paths))}.")
     failed, wanted = 0, pass_of(backward=backward, training=training)
-    for row in functional_rows(files, jobs=jobs or len(os.sched_getaffinity(0)), wanted=wanted):
+    rows = functional_rows(files, jobs=jobs or len(os.sched_getaffinity(0)), wanted=wanted)
+    for row in each_while_busy(rows, "reading the problems"):
         failed += not row["ok"]
         if as_json:
             emit("functional", row)

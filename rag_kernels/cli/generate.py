@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import shlex
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rag_kernels.cli.shared.busy import busy
 from rag_kernels.cli.shared.common import Backward, Json, Shapes, Training, columns, emit, end_politely, writable_out
 from rag_kernels.cli.shared.flags import with_search_flags
 from rag_kernels.text.wording import broken
@@ -61,21 +63,23 @@ def generate(
 
     Example: rag-kernels generate mymodel.py:Block --init "512" --inputs "torch.randn(8, 128, 512)" --training
     """
-    from rag_kernels.eval.workloads import read_shapes, workloads_of
-    from rag_kernels.export.formats import out_suffixes, write_kernel
-    from rag_kernels.ingest.functional.passes import pass_of
-    from rag_kernels.report.json_rows import result_row
-    from rag_kernels.run.standings import winner
-    from rag_kernels.run.workloads import Search
-    from rag_kernels.wiring import open_session, possible_backends
+    with ExitStack() as opened:
+        with busy(f"reading {problem}"):
+            from rag_kernels.eval.workloads import read_shapes, workloads_of
+            from rag_kernels.export.formats import out_suffixes, write_kernel
+            from rag_kernels.ingest.functional.passes import pass_of
+            from rag_kernels.report.json_rows import result_row
+            from rag_kernels.run.standings import winner
+            from rag_kernels.run.workloads import Search
+            from rag_kernels.wiring import open_session, possible_backends
 
-    writable_out(out, out_suffixes(possible_backends(options)))
-    wanted = pass_of(backward=backward, training=training)
-    loaded = problem_of(problem, wanted, inputs=inputs, init=init)
-    workloads = read_shapes(shapes) if shapes else workloads_of(loaded)
-    end_politely()
-    with open_session(options) as session:
-        search = Search.of(session, loaded, workloads, resume)
+            writable_out(out, out_suffixes(possible_backends(options)))
+            wanted = pass_of(backward=backward, training=training)
+            loaded = problem_of(problem, wanted, inputs=inputs, init=init)
+            workloads = read_shapes(shapes) if shapes else workloads_of(loaded)
+            end_politely()
+            session = opened.enter_context(open_session(options))
+            search = Search.of(session, loaded, workloads, resume)
         finished, found = followed(search, loaded.name, as_json=as_json), search.found
         attempts = session.archive.attempts(search.run.id)
     best = found.best if found else winner(attempts)
@@ -114,12 +118,13 @@ def followed(search: Search, title: str, *, as_json: bool) -> bool:
         return False
     workloads, kernel_id = len(search.workloads), ""
     try:
-        for one in itertools.chain(later, events):
-            assert not isinstance(one, Attempt)
-            if not as_json and one.attempt.candidate.id != kernel_id:
-                kernel_id = one.attempt.candidate.id
-                print(f"{kernel_id} at {workloads} workloads:")
-            show_served(one, as_json=as_json)
+        with busy("judging the best at other workloads"):
+            for one in itertools.chain(later, events):
+                assert not isinstance(one, Attempt)
+                if not as_json and one.attempt.candidate.id != kernel_id:
+                    kernel_id = one.attempt.candidate.id
+                    print(f"{kernel_id} at {workloads} workloads:")
+                show_served(one, as_json=as_json)
     except KeyboardInterrupt:
         return False
     if search.found is not None and (choice := search.found.choice) is not None:
@@ -172,12 +177,11 @@ def watch(attempts: Iterator[Attempt], title: str, *, as_json: bool, brief: bool
 
     In brief only what is waited for is shown, and that on a terminal alone.
     """
-    from rich.console import Console
-
     from rag_kernels.report.console import attempts_table, waiting_line
     from rag_kernels.report.json_rows import attempt_row
+    from rag_kernels.report.waiting import console_of
 
-    console = Console(stderr=as_json)
+    console = console_of(as_json=as_json)
     seen: list[Attempt] = []
     try:
         with waiting_line(console) if brief else attempts_table(console, title) as show:

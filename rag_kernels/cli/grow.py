@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rag_kernels.cli.shared.busy import busy
 from rag_kernels.cli.shared.common import Json, emit, end_politely, problem_files
 from rag_kernels.cli.shared.flags import with_search_flags
 
@@ -45,17 +47,21 @@ def grow(
 
     Example: rag-kernels grow problems/ --until 07:00 --budget-usd 50 --resume
     """
-    from rag_kernels.long_runs.growth import next_time, open_growth_run
-    from rag_kernels.wiring import open_session
+    with ExitStack() as opened:
+        with busy("reading the problems"):
+            from rag_kernels.long_runs.growth import next_time, open_growth_run
+            from rag_kernels.wiring import open_session
 
-    try:
-        deadline = next_time(until) if until else None
-    except ValueError as error:
-        raise typer.BadParameter(f"--until {until} is no time of day: write it as HH:MM, for example 07:00.") from error
-    files = problem_files(paths)
-    end_politely()
-    with alone(files), open_session(options) as session:
-        growth_run = open_growth_run(files, session, resume=resume)
+            try:
+                deadline = next_time(until) if until else None
+            except ValueError as error:
+                why = f"--until {until} is no time of day: write it as HH:MM, for example 07:00."
+                raise typer.BadParameter(why) from error
+            files = problem_files(paths)
+            end_politely()
+            opened.enter_context(alone(files))
+            session = opened.enter_context(open_session(options))
+            growth_run = open_growth_run(files, session, resume=resume)
         folder = report or reports_folder(session)
         rows, finished = follow(files, session, growth_run, deadline, folder, as_json=as_json)
     show_summary(rows, of=len(files), as_json=as_json)
@@ -101,20 +107,19 @@ def follow(
     as_json: bool,
 ) -> tuple[list[dict[str, Any]], bool]:
     """Show what happens, and keep the report up to date; return a row for each problem that was worked on."""
-    from rich.console import Console
-
     from rag_kernels.archive.records import Attempt
     from rag_kernels.long_runs.growth import Grown, grow
     from rag_kernels.report.growth_report import write_report
     from rag_kernels.report.growth_view import growth_table
     from rag_kernels.report.json_rows import attempt_row, grown_row
+    from rag_kernels.report.waiting import console_of
 
     rows: dict[str, dict[str, Any]] = {}
     done: list[Grown] = []
-    console, finished = Console(stderr=as_json), True
+    console, finished = console_of(as_json=as_json), True
     earlier = {run.problem_name: session.archive.attempts(run.id) for run in growth_run.runs.values()}
     try:
-        with growth_table(console, f"{len(files)} problems", earlier) as show:
+        with one_table_for_all(), growth_table(console, f"{len(files)} problems", earlier) as show:
             for event in grow(files, session, growth_run, until=until):
                 if isinstance(event, Grown):
                     done.append(event)
@@ -134,6 +139,20 @@ def follow(
     if folder is not None:
         write_report(growth_run, session, done, folder)
     return list(rows.values()), finished
+
+
+@contextmanager
+def one_table_for_all() -> Iterator[None]:
+    """Leave out what each run says of its own steps: without its problem's name it tells nothing beside the table."""
+    runs = logging.getLogger("rag_kernels.run")
+    if runs.isEnabledFor(logging.DEBUG):
+        yield
+        return
+    runs.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        runs.setLevel(logging.NOTSET)
 
 
 def still_waiting(files: list[Path], session: Session, growth_run: GrowthRun, done: set[str]) -> Iterator[Grown]:

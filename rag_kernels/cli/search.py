@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from rag_kernels.cli.shared.busy import busy
 from rag_kernels.cli.shared.common import ArchivePlace, Json, Retrieval, columns, emit, read_options
 
 
@@ -34,23 +35,24 @@ def search(
 
     Example: rag-kernels search "fused layernorm gelu" --explain
     """
-    from rag_kernels.options import Keywords
-    from rag_kernels.report.json_rows import hit_row
-    from rag_kernels.retrieval.find import find_kernels, find_remedies
-
     if sum(map(bool, (text, problem, optimise))) != 1:
         raise typer.BadParameter("Give words to look for, or --problem FILE, or --optimise KERNEL: one of the three.")
     options = read_options(archive=archive, retrieval=retrieval)
-    place, where = options.archive, Keywords(retrieval=options.retrieval, embedder=options.embedder)
-    if optimise:
-        hits = find_remedies(optimise, count=count, archive=place, **where)
-    elif problem:
-        from rag_kernels.api import functionalize as functionalize_file
+    with busy("searching"):
+        from rag_kernels.options import Keywords
+        from rag_kernels.report.json_rows import hit_row
+        from rag_kernels.retrieval.find import find_kernels, find_remedies
 
-        hits = find_kernels(functionalize_file(problem), count=count, bottleneck=bottleneck, archive=place, **where)
-    else:
-        hits = find_kernels(text, count=count, bottleneck=bottleneck, archive=place, **where)
-    rows = [hit_row(hit) for hit in hits]
+        place, where = options.archive, Keywords(retrieval=options.retrieval, embedder=options.embedder)
+        if optimise:
+            hits = find_remedies(optimise, count=count, archive=place, **where)
+        elif problem:
+            from rag_kernels.api import functionalize as functionalize_file
+
+            hits = find_kernels(functionalize_file(problem), count=count, bottleneck=bottleneck, archive=place, **where)
+        else:
+            hits = find_kernels(text, count=count, bottleneck=bottleneck, archive=place, **where)
+        rows = [hit_row(hit) for hit in hits]
     if as_json:
         for row in rows:
             emit("hit", row)

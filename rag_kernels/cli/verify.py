@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rag_kernels.cli.generate import watch
+from rag_kernels.cli.shared.busy import busy
 from rag_kernels.cli.shared.common import ArchivePlace, Json, emit, end_politely, read_options
 
 if TYPE_CHECKING:
@@ -32,16 +34,19 @@ def verify(
 
     Example: rag-kernels verify softmax-torch-op
     """
-    from rag_kernels.export.check import check_package
-    from rag_kernels.wiring import open_session
+    with busy("comparing the files with their evidence"):
+        from rag_kernels.export.check import check_package
+        from rag_kernels.wiring import open_session
 
-    checked = [(package, check_package(package)) for package in packages]
+        checked = [(package, check_package(package)) for package in packages]
     options = read_options(archive=archive or ":memory:")
     end_politely()
     held = []
     for backend in dict.fromkeys(_here(one).candidate.backend for _, one in checked):
         ours = [(package, one) for package, one in checked if _here(one).candidate.backend == backend]
-        with open_session(options, backend=backend) as session:
+        with ExitStack() as opened:
+            with busy("opening the archive"):
+                session = opened.enter_context(open_session(options, backend=backend))
             judging = _Judging(session, confirm=confirm, as_json=as_json)
             held += [judging.holds(package, one) for package, one in ours]
     raise typer.Exit(0 if all(held) else 1)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.live import Live
 from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
@@ -21,7 +20,7 @@ from rag_kernels.eval.records import UNCHECKED
 from rag_kernels.eval.sessions.admission import IGNORED
 from rag_kernels.report.columns import GAP, fitting
 from rag_kernels.report.json_rows import Row, attempt_row
-from rag_kernels.report.waiting import waiting
+from rag_kernels.report.waiting import changing, waiting
 from rag_kernels.text.wording import LINE_CHARS, count, money, percent, shorten, times
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def attempts_table(console: Console, title: str) -> Iterator[Callable[[Attempt],
         shown = Table.grid()
         shown.add_row(table)
         shown.add_row(line)
-        with Live(shown, console=console, refresh_per_second=8, transient=False) as live:
+        with changing(shown, console, stays=True) as live:
 
             def show(attempt: Attempt) -> None:
                 seen.add(attempt.candidate.id)
@@ -71,7 +70,7 @@ def waiting_line(console: Console) -> Iterator[Callable[[Attempt], None]]:
     if not console.is_terminal:
         yield lambda attempt: None
         return
-    with waiting() as line, Live(line, console=console, refresh_per_second=8, transient=True):
+    with waiting() as line, changing(line, console):
         yield lambda attempt: None
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
-from rich.live import Live
 from rich.markup import escape
 from rich.table import Column, Table
 
@@ -22,7 +21,7 @@ from rag_kernels.long_runs.growth import Grown, TurnEnded
 from rag_kernels.report.columns import GAP, fitting
 from rag_kernels.report.console import attempt_line, summary
 from rag_kernels.report.json_rows import attempt_row, grown_row
-from rag_kernels.report.waiting import waiting
+from rag_kernels.report.waiting import changing, waiting
 from rag_kernels.run.standings import winner
 from rag_kernels.text.wording import shorten, times
 
@@ -65,7 +64,7 @@ def growth_table(
     lines: dict[str, Line] = {}
     with (
         waiting(counts=False) as now,
-        Live(Group(_table(lines, title, console), now), console=console, refresh_per_second=4) as live,
+        changing(Group(_table(lines, title, console), now), console, per_second=4, stays=True) as live,
     ):
 
         def show(event: Event) -> None:

@@ -132,4 +132,5 @@ def _where(judged: Judged, width: int) -> Iterator[RenderableType]:
     spent = ", ".join(f"{name} {seconds:.2f}" for name, seconds in judged.stage_s.items() if seconds >= 0.005)
     sandbox = ", ".join(judged.environment.sandbox) or "none"
     yield _field("device", f"{judged.device.name}, sandbox: {sandbox}", width, "dim")
-    yield _field("seconds", spent, width, "dim")
+    if spent:
+        yield _field("seconds", spent, width, "dim")

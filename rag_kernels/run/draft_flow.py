@@ -21,6 +21,7 @@ from rag_kernels.records import Brief, Draft, Gained, StreamingWriter, Writer, W
 from rag_kernels.run.briefing import Briefing
 from rag_kernels.run.history import History, new_drafts
 from rag_kernels.run.journal import Journal, Told
+from rag_kernels.text.wording import count
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class DraftFlow:
                 return
             self._handed = self._collect()
             if self._handed:
-                log.info("%d candidates to build and judge.", len(self._handed))
+                log.info("%s to build and judge.", count(len(self._handed), "candidate"))
                 doing("building", wanted=len(self._history.attempts) + len(self._handed))
                 yield self._handed
 

@@ -6,6 +6,7 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import rag_kernels
 from rag_kernels.version import __version__
 
 
@@ -19,7 +20,7 @@ def versions() -> str:
 
 def commit() -> str:
     """Return the short commit of the checkout that this package runs from; empty where it was installed."""
-    root = Path(__file__).resolve().parent.parent.parent
+    root = Path(rag_kernels.__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return ""
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
