@@ -15,6 +15,7 @@ from pathlib import Path
 import make_cli
 import make_graph
 import make_json
+import make_messages
 import make_python
 import make_readme
 import pytest
@@ -178,6 +179,7 @@ def test_every_notebook_is_in_the_index() -> None:
         ("json", make_json.page),
         ("packages", make_graph.page),
         ("python", make_python.page),
+        ("worker_messages", make_messages.page),
     ],
 )
 def test_generated_pages_are_current(name: str, page: Callable[[], str]) -> None:
@@ -186,7 +188,7 @@ def test_generated_pages_are_current(name: str, page: Callable[[], str]) -> None
 
 def test_every_generated_page_is_tested() -> None:
     pages = {path.stem for path in (ROOT / "docs" / "reference").glob("*.md")}
-    assert pages == {"archive_schema", "cli", "json", "packages", "python"}
+    assert pages == {"archive_schema", "cli", "json", "packages", "python", "worker_messages"}
 
 
 def test_every_example_has_a_row() -> None:
