@@ -107,6 +107,8 @@ def test_bits_that_are_cut_off_and_factors_of_rows_in_16_bits_show() -> None:
     assert "leans towards zero" in rounding_fault(cut(right), own, exact)
     assert "go together" in rounding_fault(layer_norm(x, w, b, factor=torch.bfloat16).bfloat16(), own, exact)
     assert rounding_fault(cut(right)[:1], own[:1], exact[:1]) == ""  # too few to tell
+    twice = ((right - b.float()).bfloat16().float() + b.float()).bfloat16()
+    assert "go together with further roundings" in rounding_fault(twice, own, exact)
 
 
 def test_what_pytorch_rounds_in_between_too_is_no_fault() -> None:

@@ -3,7 +3,8 @@
 Comes in: the candidate's output, the reference's and the oracle's. Goes out: a sentence, or nothing. An output that is
 computed well and rounded once has errors of at most half a unit in the last place, as often up as down, and as many
 signs in one row as in another. Bits that are cut off lean towards zero; a factor that a row has in common, rounded to
-16 bits on its way, moves all of the row. What PyTorch's own output shows is no fault. Runs in the reference worker.
+16 bits on its way, moves all of the row; any more roundings than PyTorch's make errors larger. What PyTorch's own output
+shows is no fault. Runs in the reference worker.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ LEAST = 1024  # elements; fewer say little
 LEAST_GROUPS, LEAST_LINE = 16, 32
 LEANS = 0.12  # of a unit, on average: cutting off leans by a half, rounding by nothing
 COMMON = 8.0  # times the variance between rows that their length allows for
+MORE = 1.35  # times the mean square of PyTorch's errors, or of one rounding's: another rounding doubles that of one
 AS_PYTORCH = 3.0  # times what PyTorch's own output shows
 FAR = 1.5  # units: beyond, PyTorch's own error is no matter of the last rounding
 
@@ -41,6 +43,11 @@ def rounding_fault(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Ten
         lean, leans = (float((t * weight).sum()) / count for t in (mine, own))
         if abs(lean) > LEANS + AS_PYTORCH * abs(leans) + _spread(mine * weight, sound):
             return f"its rounding leans {word} by {abs(lean):.2f} units in the last place ({abs(leans):.2f} PyTorch's)"
+    mean, means = (12 * float(t.square().sum()) / count for t in (mine, own))
+    if mean > MORE * max(means, 1.0):
+        return (
+            f"its errors go together with further roundings: {mean:.1f} times what one leaves ({means:.1f} PyTorch's)"
+        )
     for axis in range(got.dim()):
         common, commons = _in_common(mine, sound, axis), _in_common(own, sound, axis)
         if common > COMMON + AS_PYTORCH * commons:
