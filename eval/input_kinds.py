@@ -42,7 +42,9 @@ WIDE = "wide integers"  # of either sign, or all that what reads them as indices
 # targets that a loss is to leave out; indices that count from the end where the problem draws none.
 REPEATED, IGNORED, FROM_END = "repeated integers", "ignored targets", "indices from the end"
 INTEGER_KINDS = (WIDE, REPEATED, IGNORED, FROM_END)
-PROBE, OTHER_PROBE = "probe", "probe of the other factors"  # products that are exact (`eval.numerics.exactness_probe`)
+# Products that are exact (`eval.numerics.exactness_probe`): of one factor, of the others, of what a softmax weighs.
+PROBE, OTHER_PROBE, WEIGHED_PROBE = "probe", "probe of the other factors", "probe of what is weighed"
+PROBES = (PROBE, OTHER_PROBE, WEIGHED_PROBE)
 NON_FINITE = "non-finite"  # NaN and infinity here and there, where the module says something of them
 # Relative errors of an exactness probe: fp32 in any order of summation stays below the first; TF32, fp16 and bf16 are
 # above the second, bf16 above the third.

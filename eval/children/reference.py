@@ -36,8 +36,7 @@ from rag_kernels.eval.input_kinds import (
     INTEGER_KINDS,
     INTEGERS,
     NON_FINITE,
-    OTHER_PROBE,
-    PROBE,
+    PROBES,
     REPEATED,
 )
 from rag_kernels.eval.marked_values import constants_of, ignored_targets
@@ -74,7 +73,7 @@ from rag_kernels.eval.messages.protocol import (
     reference_opening,
     reference_request,
 )
-from rag_kernels.eval.numerics.exactness_probe import one_hot, targets
+from rag_kernels.eval.numerics.exactness_probe import probed_contents, probes_of
 from rag_kernels.eval.numerics.input_draws import (
     at_constants,
     from_the_end,
@@ -201,7 +200,7 @@ class Reference:
             case ShowPrecision(draw, taken):
                 reply = self.answers.precision(self._outputs(taken), draw)
             case AskForProbes():
-                reply = Probes(bool(targets(self.fp)), bool(targets(self.fp, other=True)))
+                reply = Probes(probes_of(self.fp))
             case Settle():
                 self.memory.settle()
             case TellMemory():
@@ -230,7 +229,7 @@ class Reference:
         with self.device:
             leaves = pytree.tree_leaves(list(self.module.get_inputs()))
         generator = torch.Generator(self.device).manual_seed(seed ^ 0x5EED)
-        probed = targets(self.fp, other=kind == OTHER_PROBE) if kind in (PROBE, OTHER_PROBE) else {}
+        probed = probed_contents(self.fp, kind, generator) if kind in PROBES else {}
         constants = self._constants(leaves) if kind == AT_CONSTANTS else []
         for argument, tensor in zip(self.fp.tensors, target, strict=True):
             if argument.role == "input":
@@ -249,7 +248,7 @@ class Reference:
                 value = vary(value, generator) if varies else value
                 value = with_zeros(value, generator) if kind == NON_FINITE and argument.role == "parameter" else value
             if argument.name in probed:
-                value = one_hot(value, probed[argument.name], generator)
+                value = probed[argument.name](value)
             tensor.copy_(value)
         if on_gpu:
             self.draws.append([t.reshape(-1).view(torch.uint8) for t in target])

@@ -263,10 +263,9 @@ class AskForProbes:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Whether there are some."""
+    """The kinds of probes that there are for the problem."""
 
-    any: bool
-    other: bool = False  # whether some product has a second factor to probe
+    kinds: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

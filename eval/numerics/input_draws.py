@@ -20,8 +20,7 @@ from rag_kernels.eval.input_kinds import (
     LOW,
     MASKED,
     NON_FINITE,
-    OTHER_PROBE,
-    PROBE,
+    PROBES,
     WHOLE,
 )
 from rag_kernels.eval.records import IndexBound
@@ -116,12 +115,7 @@ def some_ignored(own: torch.Tensor, mark: int, generator: torch.Generator) -> to
 
 def redraw(kind: str, own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return an input of this kind, of the same shape, dtype and device as `own`."""
-    if (
-        kind in {"own", PROBE, OTHER_PROBE, *INTEGER_KINDS}
-        or not own.is_floating_point()
-        or own.dim() == 0
-        or own.numel() == 0
-    ):
+    if kind in {"own", *PROBES, *INTEGER_KINDS} or not own.is_floating_point() or own.dim() == 0 or own.numel() == 0:
         return own
     if kind == "faint":  # of its own sign, so that roots and logarithms take it
         power = -18 * torch.rand(own.shape, generator=generator, device=own.device)

@@ -3,7 +3,7 @@
 Comes in: the candidate's output, the reference's and the oracle's. Goes out: a sentence, or nothing. An output that is
 computed well and rounded once has errors of at most half a unit in the last place, as often up as down, and as many
 signs in one row as in another. Bits that are cut off lean towards zero; a factor that a row has in common, rounded to
-16 bits on its way, moves all of the row; any more roundings than PyTorch's make errors larger. What PyTorch's own output
+16 bits on its way, moves all of the row; more roundings than PyTorch's make errors larger. What PyTorch's own output
 shows is no fault. Runs in the reference worker.
 """
 

@@ -44,8 +44,7 @@ from rag_kernels.eval.input_kinds import (
     INTEGERS,
     MASKED,
     NON_FINITE,
-    OTHER_PROBE,
-    PROBE,
+    PROBES,
     REPEATED,
     SPECIAL,
     STRICT,
@@ -95,7 +94,6 @@ MOST_DRAWS = 32
 DRAWS_BYTES, DRAWS_GPU_BYTES = 256 << 20, 6 << 30
 ANSWERS_BYTES = 1 << 30  # of contents that are looked at
 ILL_CONDITIONED = frozenset({CONSTANT_ROWS, "far"})  # where rows differ by little of what they are
-PROBES = (PROBE, OTHER_PROBE)
 INDEX_KINDS = frozenset(
     {"ties", CONSTANT_ROWS, MASKED}
 )  # equal values have no one right index, but where the first is taken
@@ -304,10 +302,8 @@ class ProblemSession:
         indices = any("int" in s.dtype or s.dtype == "bool" for s in self.fp.outputs)
         if kind in INDEX_KINDS and indices and not first_of_equals(self.fp):
             return None
-        if kind in PROBES:
-            probes = self.ask(AskForProbes(), Probes)
-            if not (probes.any if kind == PROBE else probes.other):
-                return None
+        if kind in PROBES and kind not in self.ask(AskForProbes(), Probes).kinds:
+            return None
         integers = [a for a in self.fp.tensors if a.role == "input" and a.spec.dtype in INTEGERS]
         # A bad index ends a GPU's work: only what is known to be none, or is bounded, is tried there.
         if kind == AT_CONSTANTS and indices and any(operator(node.op).tells_equals_apart for node in self.fp.nodes):
