@@ -2,7 +2,7 @@
 
 Comes in: a FunctionalProblem. Goes out: which arguments become one-hot (each output takes one input, times a power of
 two) while the others are full-mantissa normals. A matrix product is then a copy, whatever its order of summation:
-fp32 keeps all 24 bits, TF32 and fp16 eleven, bf16 eight. What a softmax weighs is copied where it is certain: each query
+fp32 keeps all 24 bits, TF32 and fp16 eleven, bf16 eight. What a softmax weighs is copied where it is certain: a query
 is one of the keys, many times over. Runs in the reference worker.
 """
 
@@ -35,7 +35,8 @@ def probed_contents(fp: FunctionalProblem, kind: str, generator: torch.Generator
     if kind != WEIGHED_PROBE:
         chosen = targets(fp, other=kind == OTHER_PROBE)
         return {name: partial(one_hot, along=along, generator=generator) for name, along in chosen.items()}
-    shapes, made = {a.name: a.spec.shape for a in fp.tensors}, {}
+    shapes = {a.name: a.spec.shape for a in fp.tensors}
+    made: dict[str, Content] = {}
     for query, key in weighing(fp):
         keys = torch.nn.functional.normalize(
             torch.randn(shapes[key], generator=generator, device=generator.device), dim=-1
@@ -56,18 +57,18 @@ def weighing(fp: FunctionalProblem) -> Iterator[tuple[str, str]]:
     nodes = {n.name: n for n in fp.nodes}
     arguments = {a.name: a for a in fp.tensors if a.spec.dtype in {"float32", "float64"} and len(a.spec.shape) > 1}
     for node in fp.nodes:
-        traits, scores = operator(node.op), None
+        traits = operator(node.op)
+        scores: tuple[tuple[object, Along], ...] = ()
         if traits.weights_one_hot:
             scores = (node.args[0], "rows"), (node.args[1], "rows")
         elif traits.cost == "product" and node.args:
             softmax = _behind(node.args[0], nodes, lambda n: base_name(n.op) in {"softmax", "_softmax"})
             product = softmax and _behind(softmax.args[0], nodes, lambda n: operator(n.op).cost == "product")
-            scores = ((product.args[0], "rows"), (product.args[1], "columns")) if product else None
-        if scores is None:
-            continue
+            scores = ((product.args[0], "rows"), (product.args[1], "columns")) if product else ()
         found = [_argument(value, along, nodes, arguments) for value, along in scores]
-        if None not in found and {along for _, along in found} == {"rows"}:
-            (query, _), (key, _) = found
+        names = [one[0] for one in found if one is not None and one[1] == "rows"]
+        if len(names) == 2:
+            query, key = names
             mine, theirs = (arguments[name].spec.shape for name in (query, key))
             fits = mine[-1] == theirs[-1] and mine[:-3] == theirs[:-3] and len(mine) == len(theirs)
             if query != key and fits and (len(mine) < 3 or mine[-3] % theirs[-3] == 0):

@@ -16,11 +16,21 @@ import numpy as np
 
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
-from rag_kernels.eval.input_kinds import FADING, INTEGER_KINDS, MASKED, NON_FINITE, REPEATED, SPECIAL, WHOLE, WIDE
+from rag_kernels.eval.input_kinds import (
+    FADING,
+    INTEGER_KINDS,
+    MASKED,
+    NON_FINITE,
+    PROBES,
+    REPEATED,
+    SPECIAL,
+    WHOLE,
+    WIDE,
+)
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.records import Rejected, Wrong
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
-from rag_kernels.eval.sessions.problem_session import PROBES, ProblemSession
+from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.timing.race import Kept
 
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
