@@ -7,7 +7,6 @@ checked with the numbers that the problem draws.
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -34,33 +33,16 @@ def names_here(payload: dict[str, Any]) -> dict[str, Any]:
 
 def _names(backward: FunctionalProblem) -> dict[str, Any]:
     module = execute(backward.problem)
-    model = build(backward.problem, module)
+    model: Any = build(backward.problem, module)
     given = make_inputs(backward.problem, module)
-    taken, found = _gradients(module, model, given)
+    pulled, *inputs = given
+    _, taken, _, gradients = model.differentiate(pulled, inputs)  # as its text defines it
+    found = {name: gradient for name, gradient in gradients.items() if gradient is not None}
     made = _functional(backward, model, given)
     alike = len(made) == len(found) and all(map(_alike, made, found.values()))
     if not alike:
         raise ProblemError(f"{backward.problem.name} does not give the gradients of {', '.join(found)}, in this order.")
     return {"outputs": taken, "arguments": list(found)}
-
-
-def _gradients(module: ModuleType, model: nn.Module, given: list[Any]) -> tuple[list[int], dict[str, Tensor]]:
-    """Return which outputs have gradients, and those of the forward's leaves and wanted parameters by name."""
-    pulled, *inputs = given
-    leaves, tree = pytree.tree_flatten(inputs)
-    leaves = [x.detach().requires_grad_(x.is_floating_point()) if isinstance(x, Tensor) else x for x in leaves]
-    forward: Any = model.forward_model
-    wanted: Any = model.wanted
-    owned = {name: p.detach().requires_grad_(name in wanted) for name, p in forward.named_parameters()}
-    named = {str(i): leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)} | owned
-    named = {name: leaf for name, leaf in named.items() if leaf.requires_grad}
-    with torch.enable_grad():
-        arguments = pytree.tree_unflatten(leaves, tree)
-        outputs = module._tensors(torch.func.functional_call(forward, owned, tuple(arguments)))
-        taken = [i for i, output in enumerate(outputs) if output.requires_grad]
-        pulls = list(pulled) if isinstance(pulled, tuple | list) else [pulled]
-        found = torch.autograd.grad([outputs[i] for i in taken], list(named.values()), pulls, allow_unused=True)
-    return taken, {name: g for name, g in zip(named, found, strict=True) if g is not None}
 
 
 def _functional(backward: FunctionalProblem, model: nn.Module, given: list[Any]) -> list[Tensor]:
