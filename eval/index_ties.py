@@ -32,10 +32,13 @@ def index_source(fp: FunctionalProblem, output: str) -> IndexSource | None:
         source = node.args[0] if node.args else None
         passed_on = node.op == "getitem" or operator(node.op).cast
         node = nodes.get(source.name) if passed_on and isinstance(source, Ref) else None
-    if node is None:
-        return None
-    exact = set(names_in(node.args)) <= as_they_are(fp)
-    return IndexSource(exact, operator(node.op).takes_first)
+    return None if node is None else _source(node, as_they_are(fp))
+
+
+def _source(node: Node, known: set[str]) -> IndexSource:
+    """Return what an operator chooses from; `known` are the names of values that are inputs as they are."""
+    read = set(names_in((*node.args, *(value for _, value in node.kwargs))))
+    return IndexSource(read <= known, operator(node.op).takes_first)
 
 
 def as_they_are(fp: FunctionalProblem) -> set[str]:
@@ -54,10 +57,8 @@ def first_of_equals(fp: FunctionalProblem) -> bool:
     After arithmetic rounding may part what is equal, or make equal what is not.
     """
     known = as_they_are(fp)
-    choosing = [n for n in fp.nodes if operator(n.op).tells_equals_apart]
-    reads = [set(names_in((*n.args, *(value for _, value in n.kwargs)))) for n in choosing]
-    first = all(operator(n.op).takes_first for n in choosing)
-    return bool(choosing) and first and all(read <= known for read in reads)
+    sources = [_source(node, known) for node in fp.nodes if operator(node.op).tells_equals_apart]
+    return bool(sources) and all(source.exact and source.first for source in sources)
 
 
 def names_in(values: tuple[Value, ...]) -> Iterator[str]:

@@ -187,45 +187,28 @@ inline bool tma_reads(const void* p, int bytes, std::initializer_list<int64_t> s
 """
 
 
-def _load(rank: int) -> str:
-    """Return the device functions that load a box of a tensor of this rank, to one block and to several."""
-    names = [f"c{d}" for d in range(rank)]
-    parameters = ", ".join(f"int {name}" for name in names)
-    places = ", ".join(f"%{d + 3}" for d in range(rank))
-    values = ", ".join(f'"r"({name})' for name in names)
-    copy = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-    inputs = f'"r"(to), "l"(from_map), "r"(bar), {values}'
-    first = "__device__ __forceinline__ void"
-    return f"""\
-{first} tma_load(const CUtensorMap* from_map, uint32_t to, uint32_t bar, {parameters}) {{
-  asm volatile("{copy} [%0], [%1, {{{places}}}], [%2];"
-               :: {inputs} : "memory");
-}}
-{first} tma_load_all(const CUtensorMap* from_map, uint32_t to, uint32_t bar, uint32_t each, {parameters}) {{
-  asm volatile("{copy}.multicast::cluster [%0], [%1, {{{places}}}], [%2], %{rank + 3};"
-               :: {inputs}, "h"(uint16_t(each)) : "memory");
-}}
-"""
+def _load(rank: int, *, window: bool = False) -> str:
+    """Return the device functions that load a box of a tensor of this rank, to one block and to several.
 
-
-def _load_window(rank: int) -> str:
-    """Return the device functions that load pixels of a tensor of this rank at one step of a window."""
-    names, steps = [f"c{d}" for d in range(rank)], [f"o{d}" for d in range(rank - 2)]
+    With `window` they load pixels at one step of a window, whose offsets (two axes fewer: channels and images have
+    none) follow the place.
+    """
+    names, steps = [f"c{d}" for d in range(rank)], [f"o{d}" for d in range(rank - 2)] if window else []
     parameters = ", ".join(f"int {name}" for name in (*names, *steps))
     places = ", ".join(f"%{d + 3}" for d in range(rank))
-    offsets = ", ".join(f"%{d + 3 + rank}" for d in range(rank - 2))
+    offsets = f", {{{', '.join(f'%{d + 3 + rank}' for d in range(len(steps)))}}}" if window else ""
     values = ", ".join([f'"r"({name})' for name in names] + [f'"h"(uint16_t({step}))' for step in steps])
-    copy = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+    kind, name = ("im2col", "tma_load_window") if window else ("tile", "tma_load")
+    copy = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.{kind}.mbarrier::complete_tx::bytes"
     inputs = f'"r"(to), "l"(from_map), "r"(bar), {values}'
-    first = "__device__ __forceinline__ void"
+    first, newline = "__device__ __forceinline__ void", "\n    " if window else ""
     return f"""\
-{first} tma_load_window(const CUtensorMap* from_map, uint32_t to, uint32_t bar, {parameters}) {{
-  asm volatile("{copy} [%0], [%1, {{{places}}}], [%2], {{{offsets}}};"
+{first} {name}(const CUtensorMap* from_map, uint32_t to, uint32_t bar, {parameters}) {{
+  asm volatile("{copy} [%0], [%1, {{{places}}}], [%2]{offsets};"
                :: {inputs} : "memory");
 }}
-{first} tma_load_window_all(
-    const CUtensorMap* from_map, uint32_t to, uint32_t bar, uint32_t each, {parameters}) {{
-  asm volatile("{copy}.multicast::cluster [%0], [%1, {{{places}}}], [%2], {{{offsets}}}, %{2 * rank + 1};"
+{first} {name}_all({newline}const CUtensorMap* from_map, uint32_t to, uint32_t bar, uint32_t each, {parameters}) {{
+  asm volatile("{copy}.multicast::cluster [%0], [%1, {{{places}}}], [%2]{offsets}, %{rank + len(steps) + 3};"
                :: {inputs}, "h"(uint16_t(each)) : "memory");
 }}
 """
@@ -233,7 +216,9 @@ def _load_window(rank: int) -> str:
 
 def device_text(ranks: tuple[int, ...] = (2, 3, 4, 5), windows: tuple[int, ...] = ()) -> str:
     """Return the device functions, with loads of tensors of these ranks, and of windows in them."""
-    return DEVICE.replace("LOADS\n", "".join([*map(_load, ranks), *map(_load_window, windows)]))
+    return DEVICE.replace(
+        "LOADS\n", "".join([*(_load(rank) for rank in ranks), *(_load(rank, window=True) for rank in windows)])
+    )
 
 
 def wgmma_text(columns: int, numbers: str, *, left_in_registers: bool = False) -> str:
