@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ from rag_kernels.eval.buffers.parallel_copy import CHUNK, copied, copy_bytes
 from rag_kernels.eval.build.compile import Built, build, toolchain
 from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.judge import LocalJudge
+from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import device_file, read_device
+from rag_kernels.eval.messages.protocol import CompileAhead
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Passed
@@ -481,6 +485,24 @@ def test_sizes_that_another_process_found_are_not_looked_for_again(
     small, odd, *_ = other.sessions.find_sizes(fp, thorough=True)
     assert small is not None and odd is not None and small.problem.source != odd.problem.source
     assert tuple(found) == other.sessions.find_sizes(fp, thorough=True)
+
+
+def test_a_worker_that_died_while_others_timed_is_not_torch_compiles_fault() -> None:
+    asked: list[str] = []
+
+    def send(request: object, *_: object, **__: object) -> None:
+        asked.append(type(request).__name__)
+        if isinstance(request, CompileAhead):
+            raise WorkerFailed("crashed", "an assertion on the device")
+
+    session: Any = SimpleNamespace(
+        on_gpu=True, device_lock=SimpleNamespace(away=nullcontext), send=send, restart=lambda: asked.append("restart"),
+        limits=Limits(),
+    )  # fmt: skip
+    times = ReferenceTimes(session)
+    times.prepare_baselines()
+    assert asked == ["CompileAhead", "restart", "PrepareVariant", "PrepareVariant"]
+    assert times.variants == ["compile", "graph"] and not times.compile_note
 
 
 def test_what_was_prepared_is_prepared_again_when_an_input_kills_the_reference(

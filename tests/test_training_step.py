@@ -11,11 +11,13 @@ import pytest
 import torch
 from factories import attempt, passed
 from support.kept import kept_judge, kept_workers
+from torch.utils._pytree import tree_leaves
 
 from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.build.candidate_form import Forbidden, check_composed
 from rag_kernels.eval.build.composed_forward import composed_forward
 from rag_kernels.eval.build.step_form import apart, backward_alone, fault, forward_alone, joined, results_of
+from rag_kernels.eval.children.baseline_variants import compiled_step
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import (
@@ -380,6 +382,23 @@ def test_attention_and_its_gradients_are_of_no_device() -> None:
     assert not [name for name in names if "attention" in name or name in ("as_strided", "_safe_softmax")], names
     plan = write(step, starting_parameters("cuda"))
     assert plan is not None and set(plan.stopped) <= {"bmm (left to the library)"}
+
+
+def test_a_baseline_is_compiled_as_a_loop_of_training_has_it() -> None:
+    """The gradients of a step come of autograd, so that a compiler has the forward and the backward as two graphs."""
+    seen: list[int] = []
+
+    def compiler(graph: torch.fx.GraphModule, examples: list[torch.Tensor]) -> torch.fx.GraphModule:
+        seen.append(sum(x.requires_grad for x in examples))
+        return graph
+
+    module = load_module("normed", training_step(NORMED).source)
+    model = module.Model(*module.get_init_inputs()).requires_grad_(False)
+    step, inputs = compiled_step(model, backend=compiler, fullgraph=True), module.get_inputs()
+    with torch.no_grad():
+        for mine, theirs in zip(tree_leaves(step(*inputs)), tree_leaves(model(*inputs)), strict=True):
+            torch.testing.assert_close(mine, theirs)
+    assert seen == [3]  # an input and two parameters; the module beside it is not compiled
 
 
 OF_TORCH = """\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,22 +11,35 @@ from typing import Any
 import torch
 
 
-def make(variant: str, model: torch.nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:
+def make(variant: str, model: torch.nn.Module, inputs: Sequence[Any], *, step: bool = False) -> Callable[..., Any]:
     """Return the module as a variant (`compile`, `autotune`, `graph`), called as the module is.
 
-    A graph reads `inputs`.
+    A graph reads `inputs`. A training `step` is compiled as a loop of training has it (`compiled_step`).
     """
     if variant == "graph":
         return _graph(model, inputs)
     _get_ready_to_compile()
-    return torch.compile(model, mode="max-autotune" if variant == "autotune" else None)
+    mode = "max-autotune" if variant == "autotune" else None
+    return compiled_step(model, mode=mode) if step else torch.compile(model, mode=mode)
+
+
+def compiled_step(model: torch.nn.Module, **how: Any) -> torch.nn.Module:
+    """Return a training step whose forward is compiled, and with it its backward, which autograd calls.
+
+    A loop has the loss in between: what fuses the gradients with the forward, as one graph of the step would, it cannot
+    have. The module itself stays as it is, and owns the parameters of both.
+    """
+    step, inner = copy.copy(model), copy.copy(model.get_submodule("forward_model"))
+    inner.compile(**how)
+    step._modules = model._modules | {"forward_model": inner}
+    return step
 
 
 class Stop(BaseException):
     """Ends a compilation before it computes; none of the compiler's own handlers takes it for an error."""
 
 
-def compile_ahead(model: torch.nn.Module, inputs: Sequence[Any]) -> None:
+def compile_ahead(model: torch.nn.Module, inputs: Sequence[Any], *, step: bool = False) -> None:
     """Let torch.compile compile the module into its cache on disk, without computing on the device.
 
     Raises where the module is not one graph. What it would time to choose (whether to pad a product) ends it: then
@@ -46,7 +60,8 @@ def compile_ahead(model: torch.nn.Module, inputs: Sequence[Any]) -> None:
     get_do_bench, pad_mm.get_do_bench = pad_mm.get_do_bench, lambda: stop
     try:
         with contextlib.suppress(Stop):
-            torch.compile(model, backend=compiled_only, fullgraph=True)(*inputs)  # none of it runs in eager
+            how: dict[str, Any] = {"backend": compiled_only, "fullgraph": True}  # none of it runs in eager
+            (compiled_step(model, **how) if step else torch.compile(model, **how))(*inputs)
     finally:
         pad_mm.get_do_bench = get_do_bench
         torch._dynamo.reset()

@@ -34,4 +34,4 @@ def compile_problem(payload: dict[str, Any]) -> None:
             inputs = [v.to(device) if isinstance(v, torch.Tensor) else v for v in module.get_inputs()]
         model.requires_grad_(False)
         with timed_precision(tf32=payload["tf32"]):
-            compile_ahead(model, inputs)
+            compile_ahead(model, inputs, step=fp.step is not None)

@@ -161,6 +161,7 @@ class Reference:
         self.draws: list[list[torch.Tensor]] = []
         self.module = BoundModule(self.fp, self.device, content, message.seed)
         self.answers = RightAnswers(self.module, self.submitted, operands=message.operands)
+        self.is_step = self.fp.step is not None
         self.variants: dict[str, Any] = {"eager": self.module.model}
         self.copies: list[list[Any]] = []  # of the input leaves, for the further calls of a burst
         self.inputs: list[Any] = []  # of the calls that come next
@@ -301,7 +302,7 @@ class Reference:
         """Make a variant callable (compile, autotune, graph), on the current content, and run it once."""
         if variant not in self.variants:
             with timed_precision(tf32=self.tf32):
-                self.variants[variant] = make(variant, self.module.model, self.module.inputs())
+                self.variants[variant] = make(variant, self.module.model, self.module.inputs(), step=self.is_step)
         self.ready(cold=False, calls=1)
         self.call(variant, 1, 0.0)
 
@@ -309,7 +310,7 @@ class Reference:
         """Compile what `prepare` will, on the host's cores alone (GPU only: on a CPU they are the device)."""
         if self.device.type == "cuda":
             with timed_precision(tf32=self.tf32):
-                compile_ahead(self.module.model, self.module.inputs())
+                compile_ahead(self.module.model, self.module.inputs(), step=self.is_step)
 
     def ready(self, *, cold: bool, calls: int) -> None:
         """Make ready for a call, or a burst of calls that each have inputs of their own, as a candidate's have."""

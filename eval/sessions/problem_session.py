@@ -395,13 +395,13 @@ class ProblemSession:
             reply = self.send(ComputeAnswer(draw, noisy, moved), Answered, deadline_s=limit_s)
         except WorkerFailed as failure:
             if not failure.alive:
-                self._restart()
+                self.restart()
             return None
         self.answered.add(draw)
         return reply
 
-    def _restart(self) -> None:
-        """Start a new reference worker after the module's process died on unusual inputs, with own draws only."""
+    def restart(self) -> None:
+        """Start a new reference worker after the module's process died, with own draws only."""
         self.worker.close()
         for arena in self.draws:
             arena.close()

@@ -160,6 +160,8 @@ class ReferenceTimes:
                     session.send(CompileAhead(), Done, deadline_s=session.limits.compile_s)
                 except WorkerFailed as failure:  # which comes again, or is none of the compiler's
                     log.info("not compiled ahead: %s", failure.message[:300])
+                    if not failure.alive:  # why it died is none of what comes next
+                        session.restart()
         then = time.monotonic()
         self.compile_note = self._prepare("compile")
         log.debug("torch.compile: %.1f s ahead, %.1f s to be ready", then - ahead, time.monotonic() - then)
