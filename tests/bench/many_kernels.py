@@ -1,6 +1,7 @@
 """Many problems through the offline writer and the judge in little time: some processes prepare, others judge.
 
     python tests/bench/many_kernels.py plan jobs.jsonl PATH/level1 PATH/level2 --classes strict tf32 bfloat16
+    python tests/bench/many_kernels.py plan jobs.jsonl PATH/level1 PATH/level2 --joint  # and gradients
     python tests/bench/many_kernels.py plan jobs.jsonl build/forms --confirm --mix
     python tests/bench/many_kernels.py prepare jobs.jsonl --work W --cache C          # as many as there are cores for
     python tests/bench/many_kernels.py judge jobs.jsonl --work W --cache C --out rows_1.jsonl   # a few a GPU
@@ -39,10 +40,11 @@ from offline_tables import Row, read, verified
 from rag_kernels.eval import codec
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import DEFENCES, Limits
-from rag_kernels.eval.problem import find_problems, load_problem
+from rag_kernels.eval.problem import find_problems
 from rag_kernels.eval.records import Candidate, FunctionalProblem, ProblemError, bars
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.ingest.functional.functionalize import footprint, functionalize_to_fit
+from rag_kernels.ingest.functional.passes import load_pass
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Draft
@@ -61,6 +63,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path, help="the jobs, or rows; for a plan then folders of problems")
     parser.add_argument("--classes", nargs="+", choices=CLASSES, default=["strict"])
     parser.add_argument("--confirm", action="store_true", help="plan: by confirmations")
+    parser.add_argument("--joint", action="store_true", help="plan: each problem's forward and gradients, as one call")
     parser.add_argument("--mix", action="store_true", help="plan: between the jobs that are there, evenly")
     parser.add_argument("--sample", type=int, default=0, help="plan: so many problems of each folder")
     parser.add_argument("--seed", type=int, default=1)
@@ -104,6 +107,7 @@ def drawn(files: Sequence[Path], asked: argparse.Namespace) -> Sequence[Path]:
 def job(level: str, path: Path, name: str, asked: argparse.Namespace) -> Job:
     dtype, allowed = CLASSES[name]
     told = {"level": level, "file": str(path), "dtype": dtype, "allowed": allowed, "confirm": asked.confirm}
+    told |= {"joint": True} if asked.joint else {}
     return told | {"max_mib": asked.max_mib // 2 if dtype else asked.max_mib}
 
 
@@ -149,7 +153,8 @@ def prepared(one: Job, judge: LocalJudge, room: Room, folder: Path) -> Job:
     try:
         path = converted(Path(one["file"]), one["dtype"], folder) if one["dtype"] else Path(one["file"])
         with timed(took, "form"):
-            fp = functionalize_to_fit(load_problem(path), workers=judge.workers, max_bytes=one["max_mib"] << 20)
+            problem = load_pass(path, "training" if "joint" in one else "forward")
+            fp = functionalize_to_fit(problem, workers=judge.workers, max_bytes=one["max_mib"] << 20)
     except ProblemError as error:
         return {"problem": str(error), "took": took}
     except Exception:
@@ -223,6 +228,7 @@ def judge(asked: argparse.Namespace) -> None:
                 continue
             row: Row = {"level": one["level"], "name": Path(one["file"]).stem, "dtype": one["dtype"]}
             row |= {"allowed": one["allowed"], "confirm": one["confirm"], "number": one["number"]}
+            row |= {"joint": True} if "joint" in one else {}
             write_row(out, row | {"outcome": "begun"})
             row |= judged(known[one["allowed"], one["confirm"]], one, asked, room)
             write_row(out, row)
