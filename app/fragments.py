@@ -165,7 +165,7 @@ def _node(node: LineageNode | None, name: str, address: Address, *, here: bool, 
     return f"{how}{named} {gain}{idea}"
 
 
-def difference(old: Source, new: ArchivedKernel, chars: int) -> str:
+def difference(old: Source | ArchivedKernel, new: ArchivedKernel, chars: int) -> str:
     """Return what changed from one source to another, with a colour and a sign for each line, cut after so many."""
     lines = list(
         difflib.unified_diff(

@@ -3,19 +3,20 @@
 Comes in: values and records. Goes out: Streamlit elements. Knows nothing of queries.
 
 Archived text is anybody's: an idea or a problem's name may hold markdown, HTML or a link to a picture. `plain` makes
-such a text harmless where Streamlit takes markdown; whole sources and prompts go through `st.code`.
+such a text harmless where Streamlit takes markdown; whole sources and prompts go through `code`.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 from typing import assert_never
 
 import streamlit as st
 
+from rag_kernels.app import fragments, picture
 from rag_kernels.app.fragments import checklist
+from rag_kernels.app.listing import listing
 from rag_kernels.app.values import DASH as DASH
 from rag_kernels.app.values import amount as amount
 from rag_kernels.app.values import brief as brief
@@ -56,6 +57,9 @@ TRUST_LOOK: dict[Trust, tuple[str, str]] = {
     "claimed": ("orange", ":material/help:"),
 }
 PAGE = 50  # rows
+DIFFERENCE_CHARS = 200_000
+LOG_LINES = 12  # more of them scroll
+TALL = 24  # lines of a source that are shown without scrolling
 
 
 def plain(text: str) -> str:
@@ -70,6 +74,11 @@ def plain(text: str) -> str:
 def language(candidate: Candidate) -> str:
     """Return the name by which Streamlit highlights a source; it has none for CUDA."""
     return "python" if form_of(candidate).language == "python" else "cpp"
+
+
+def code(text: str, language: str = "", *, key: str, numbers: bool = False, tall: int = 0, wraps: bool = False) -> None:
+    """Draw a text as code, whose colours are worked out here and not by scripts in the browser."""
+    picture.draw(listing(text, language, numbers=numbers, tall=tall, wraps=wraps), key=f"code-{key}")
 
 
 def badges(kernel: ArchivedKernel) -> None:
@@ -111,7 +120,7 @@ def empty_archive(place: str) -> None:
     where = "is empty" if quack.is_address(place) or path.exists() else "does not exist yet"
     st.title("Nothing archived yet")
     st.markdown(f"The archive `{path.name.replace('`', '')}` {where}. Every kernel that you generate is kept there:")
-    st.code(EMPTY_COMMANDS, language="bash")
+    code(EMPTY_COMMANDS, "bash", key="commands")
     st.markdown("This page looks again by itself.")
     st.caption(plain(f"It is at {place}"))
 
@@ -127,7 +136,7 @@ rag-kernels grow problems/ --until 07:00
 rag-kernels doctor"""
 
 
-def verdict(judged: Judged) -> None:
+def verdict(judged: Judged, key: str) -> None:
     """Draw a verdict with every field that it has, and where it was reached."""
     v = judged.verdict
     colour = "green" if isinstance(v, Passed) else "gray" if isinstance(v, Compiled) else "orange"
@@ -146,7 +155,7 @@ def verdict(judged: Judged) -> None:
         case BuildFailed() | Crashed():
             st.text(v.reason)
             if v.log:
-                st.code(v.log, language=None, height=240)
+                code(v.log, key=f"log-{key}", tall=LOG_LINES)
         case Wrong():
             st.text(f"{v.reason}\nInputs: {v.input_class}. Where: {v.where}. Error ratio {v.error_ratio:.3g}.")
         case TimedOut():
@@ -169,12 +178,11 @@ def _where(judged: Judged) -> None:
 
 def difference(old: ArchivedKernel, new: ArchivedKernel) -> None:
     """Draw what changed from one source to another, and how alike they are."""
-    lines = difflib.unified_diff(old.source.splitlines(), new.source.splitlines(), old.id, new.id, lineterm="", n=3)
     st.caption(
         f"{percent(likeness(new.source, old.source))} of {short(new.id)} stands in {short(old.id)} too, "
         "whatever the names."
     )
-    st.code("\n".join(lines) or "The sources are the same.", language="diff")
+    picture.draw(fragments.difference(old, new, DIFFERENCE_CHARS), key="difference")
 
 
 def llm_call(call: LLMCall) -> None:
@@ -185,6 +193,6 @@ def llm_call(call: LLMCall) -> None:
         if call.error:
             st.error(plain(call.error))
         st.markdown("**Prompt**")
-        st.code(call.prompt, language=None, wrap_lines=True)
+        code(call.prompt, key=f"prompt-{call.id}", wraps=True)
         st.markdown("**Reply**")
-        st.code(call.reply, language=None, wrap_lines=True)
+        code(call.reply, key=f"reply-{call.id}", wraps=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,23 @@ def lists(page: AppTest) -> list[pd.DataFrame]:
     """Every table of links on the page, with its values."""
     found = [json.loads(element.proto.json) for element in page.get("bidi_component")]
     return [pd.DataFrame(data["rows"], columns=_names(data)) for data in found if "rows" in data]
+
+
+def markups(page: AppTest) -> list[str]:
+    """Every picture and every piece of code on the page, as HTML."""
+    return [json.loads(element.proto.json).get("markup", "") for element in page.get("bidi_component")]
+
+
+def codes(page: AppTest) -> list[tuple[str, str]]:
+    """Every piece of code on the page: its language, and its text without colours; "diff" for a difference."""
+    found = []
+    for markup in markups(page):
+        if code := re.match(r'<div class="rk-code[^"]*" data-language="(\w*)">.*?<code>(.*)</code>', markup, re.DOTALL):
+            found.append((code[1], unescape(re.sub(r"<[^>]*>", "", code[2]))))
+        elif markup.startswith('<pre class="rk-diff"'):
+            lines = re.findall(r'<span class="[^"]*">(.*?)</span>', markup, re.DOTALL)
+            found.append(("diff", "\n".join(map(unescape, lines))))
+    return found
 
 
 def _names(data: dict[str, Any]) -> list[str]:

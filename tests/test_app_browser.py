@@ -99,18 +99,44 @@ def test_settings_leave_nothing_to_config_files() -> None:
     assert (told["server.address"], told["browser.gatherUsageStats"], told["server.port"]) == ("127.0.0.1", False, 8600)
 
 
-def test_a_first_load_is_under_a_megabyte_and_a_half(address: str, browser: Any) -> None:
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("", "Latest kernels"),
+        (f"/kernel?id={CHILD.id}", "Judge it again"),
+        (f"/kernel?id={CHILD.id}&tab=Use+it", "Save"),
+    ],
+)
+def test_a_first_load_is_under_a_megabyte_and_a_half(address: str, browser: Any, path: str, text: str) -> None:
     """Count bytes as they were sent to a browser that knows nothing yet, fonts included."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page, sizes = context.new_page(), []
     session = context.new_cdp_session(page)
     session.on("Network.loadingFinished", lambda done: sizes.append(done["encodedDataLength"]))
     session.send("Network.enable")
-    page.goto(address)
-    wait_for(page, "Latest kernels")
-    page.locator(".rk-chart").first.wait_for()
+    page.goto(address + path)
+    wait_for(page, text)
+    page.locator(".rk-code" if path else ".rk-chart").first.wait_for()
     page.wait_for_load_state("networkidle")
     assert 0.3e6 < sum(sizes) < 1.5e6
+    context.close()
+
+
+def test_a_source_is_coloured_numbered_and_copied_as_it_is(address: str, browser: Any) -> None:
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(f"{address}/kernel?id={CHILD.id}")
+    wait_for(page, "Judge it again")
+    code = page.locator(".rk-code").first
+    plain = code.locator("pre").evaluate("node => getComputedStyle(node).color")
+    assert code.locator("i.k").first.evaluate("node => getComputedStyle(node).color") != plain
+    assert "counter(line)" in code.locator(".rk-line").first.evaluate(
+        "node => getComputedStyle(node, '::before').content"
+    )
+    code.hover()
+    code.get_by_role("button", name="Copy").click()
+    code.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == CHILD.source.rstrip()
     context.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import datetime
+from html import unescape
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from factories import attempt, device, passed, problem, run, wrong
 
 from rag_kernels.app import figures, lineage, pictures, show, trends
 from rag_kernels.app.columns import Where
+from rag_kernels.app.listing import listing
 from rag_kernels.app.snapshot import Snapshot
 from rag_kernels.archive import browse
 from rag_kernels.archive.queries import LineageGraph, LineageNode, attempts_of_run, run_table
@@ -90,6 +92,17 @@ def test_bars_are_told_as_text_and_long_ones_do_not_leave_their_row() -> None:
     drawn = trends.burn([("<b>time</b>", 1.4, "7 min of 5 min"), ("rounds", 0.5, "1 of 2")])
     assert "<b>time" not in drawn and "7 min of 5 min" in drawn
     assert re.findall(r"width:([\d.]+)%", drawn) == ["100.0", "50.0"]
+
+
+@pytest.mark.parametrize("language", ["cpp", "python", "asm", "bash", "json", "", "no such language"])
+def test_a_listing_keeps_every_character_and_escapes_it(language: str) -> None:
+    text = '  int a = 1 < 2; // <script>alert("x")</script>\n\n/* two\n\tlines & more */ $(rm) 0x1f\n"unterminated'
+    drawn = listing(text, language, numbers=True, tall=3)
+    [body] = re.findall("<code>(.*)</code>", drawn, re.DOTALL)
+    assert unescape(re.sub("<[^>]*>", "", body)) == text and "<script" not in drawn
+    assert drawn.startswith('<div class="rk-code rk-tall"') and body.count("rk-line") == 5
+    assert ('class="w"' in drawn or 'class="k"' in drawn) == (language in ("cpp", "python", "asm", "bash", "json"))
+    assert "rk-tall" not in listing(text, language, tall=5)
 
 
 def test_reasons_are_told_signal_by_signal() -> None:

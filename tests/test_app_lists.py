@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from explorer_archive import CHILD, HOSTILE, PARENT, PROBLEM_ID, fill, lists, numbers, over, shown, visit
+from explorer_archive import CHILD, HOSTILE, PARENT, PROBLEM_ID, codes, fill, lists, numbers, over, shown, visit
 from factories import attempt, passed
 from streamlit.testing.v1 import AppTest
 
@@ -115,7 +115,7 @@ def test_an_empty_archive_says_what_to_run(tmp_path: Path, monkeypatch: pytest.M
     nowhere = tmp_path / "none"
     page = over(nowhere, monkeypatch).run()
     assert not page.exception
-    assert "rag-kernels generate" in page.code[0].value
+    assert "rag-kernels generate" in codes(page)[0][1]
     assert not nowhere.exists()
 
 

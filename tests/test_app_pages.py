@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-from explorer_archive import CHILD, PARENT, PROBLEM_ID, fill, lists, numbers, over, shown, visit
+from explorer_archive import CHILD, PARENT, PROBLEM_ID, codes, fill, lists, markups, numbers, over, shown, visit
 from factories import attempt, candidate, device, judged, passed, problem, run
 from streamlit.testing.v1 import AppTest
 
@@ -43,8 +42,9 @@ def test_kernel_page_shows_source_numbers_and_the_command_that_judges_again(expl
     values = numbers(page)
     assert values["Speed-up"] == "2.00×"
     assert values["Time per call"] == "100 µs"
-    assert page.code[0].value == CHILD.source.rstrip()
-    assert f"rag-kernels archive reverify {CHILD.id[:10]}" in page.code[1].value
+    source, again = codes(page)
+    assert source == ("cpp", CHILD.source.rstrip())
+    assert f"rag-kernels archive reverify {CHILD.id[:10]}" in again[1]
 
 
 def test_what_nothing_confirmed_is_marked_and_loses_to_what_is_confirmed_on_every_page(
@@ -66,8 +66,7 @@ def test_what_nothing_confirmed_is_marked_and_loses_to_what_is_confirmed_on_ever
     archive.record_attempt(attempt("r", 4, candidate=unsure, verdict=passed(2.5, confirmed=False)))
     explorer = over(tmp_path / "archive", monkeypatch)
     assert numbers(visit(explorer, "kernel", id=PARENT.id))["Speed-up"] == "1.75×"
-    heads = [json.loads(e.proto.json).get("markup", "") for e in explorer.get("bidi_component")]
-    [elsewhere] = [text for text in heads if "rk-elsewhere" in text]
+    [elsewhere] = [text for text in markups(explorer) if "rk-elsewhere" in text]
     assert "≥ 3.80×" in elsewhere and "Test GPU" in elsewhere and "Test CPU" not in elsewhere
     assert numbers(visit(explorer, "kernel", id=unsure.id))["Over eager"] == "≥ 2.38×"
     assert numbers(visit(explorer, "run", id="r"))["Best speed-up"] == "1.75×"
@@ -95,7 +94,7 @@ def test_every_tab_of_a_kernel_draws(explorer: AppTest, tab: str, expected: str)
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="binutils are not installed")
 def test_the_assembly_of_a_kernel_is_shown_with_its_hot_loop(explorer: AppTest) -> None:
     page = visit(explorer, "kernel", id=CHILD.id, tab="Assembly", asm="true")
-    loop, listing = [code.value for code in page.code if code.language == "asm"]
+    loop, listing = [text for language, text in codes(page) if language == "asm"]
     assert "The hot loop" in shown(page) and all(line in listing for line in loop.splitlines())
 
 
@@ -107,18 +106,18 @@ def test_a_kernel_for_a_gpu_is_shown_in_sass(tmp_path: Path, monkeypatch: pytest
     archive.start_run(run("r"))
     archive.record_attempt(attempt("r", 1, candidate=made, judged=judged(passed(), on=device(backend="cuda"))))
     page = visit(over(tmp_path / "gpu", monkeypatch), "kernel", id=made.id, tab="Assembly", asm="true")
-    loop, listing = [code.value for code in page.code if code.language == "asm"]
+    loop, listing = [text for language, text in codes(page) if language == "asm"]
     assert listing == SASS.rstrip() and "FFMA" in loop and "EXIT" not in loop
 
 
 def test_the_prompt_and_the_exemplars_are_shown_as_they_were_sent(explorer: AppTest) -> None:
     page = visit(explorer, "kernel", id=CHILD.id, tab="How it was made")
-    assert {"Make <b>it</b> fast.", "Here **it** is.", PARENT.source.rstrip()} <= {code.value for code in page.code}
+    assert {"Make <b>it</b> fast.", "Here **it** is.", PARENT.source.rstrip()} <= {text for _, text in codes(page)}
 
 
 def test_changes_show_the_difference_to_the_parent(explorer: AppTest) -> None:
     page = visit(explorer, "kernel", id=CHILD.id, tab="Changes")
-    difference = next(code.value for code in page.code if code.language == "diff")
+    difference = next(text for language, text in codes(page) if language == "diff")
     assert "-constexpr int variant = 0;\n+constexpr int variant = 1;" in difference
 
 
@@ -131,7 +130,7 @@ def test_problem_page_ranks_and_explains(explorer: AppTest, tmp_path: Path, monk
     monkeypatch.setenv("RAG_KERNELS_CACHE", str(tmp_path))
     page = visit(explorer, "problem", id=PROBLEM_ID)
     assert list(lists(page)[0]["id"])[:2] == [CHILD.id, PARENT.id]
-    assert any("module_fn" in code.value for code in page.code)
+    assert any("module_fn" in text for _, text in codes(page))
     assert "rag-kernels check" in shown(page)
 
 
@@ -195,7 +194,7 @@ def test_two_kernels_are_compared(explorer: AppTest) -> None:
     page = visit(explorer, "compare", a=PARENT.id[:12], b=CHILD.id)
     facts = page.dataframe[0].value.set_index("")
     assert list(facts.loc["speed-up"]) == ["1.28×", "2.00×"]
-    difference = next(code.value for code in page.code if code.language == "diff")
+    difference = next(text for language, text in codes(page) if language == "diff")
     assert "-constexpr int variant = 0;\n+constexpr int variant = 1;" in difference
     times = page.dataframe[1].value
     assert list(times["B is faster by"]) == ["1.00×"]

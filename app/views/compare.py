@@ -12,8 +12,6 @@ from rag_kernels.archive.queries import Evaluation
 from rag_kernels.archive.records import ArchivedKernel, Run
 from rag_kernels.eval.records import Passed
 
-LINES = 24  # of a source that is shown without scrolling
-
 
 def side_by_side(facts: dict[str, tuple[str, str]], names: tuple[str, str]) -> None:
     rows = [{"": what, f"A · {names[0]}": a, f"B · {names[1]}": b} for what, (a, b) in facts.items() if a or b]
@@ -60,7 +58,7 @@ def kernels(a: ArchivedKernel, b: ArchivedKernel) -> None:
     st.subheader("What changed from A to B")
     show.difference(a, b)
     left, right = st.columns(2, gap="medium")
-    for column, kernel in ((left, a), (right, b)):
+    for side, column, kernel in (("a", left, a), ("b", right, b)):
         with column:
             st.page_link(
                 "views/kernel.py",
@@ -68,13 +66,8 @@ def kernels(a: ArchivedKernel, b: ArchivedKernel) -> None:
                 query_params={"id": kernel.id},
                 icon=":material/arrow_forward:",
             )
-            tall = kernel.source.count("\n") > LINES
-            st.code(
-                kernel.source,
-                language=show.language(kernel.candidate),
-                line_numbers=True,
-                height=520 if tall else "content",
-            )
+            language = show.language(kernel.candidate)
+            show.code(kernel.source, language, key=f"source-{side}", numbers=True, tall=show.TALL)
 
 
 def timings(first: list[Evaluation], second: list[Evaluation]) -> None:

@@ -64,11 +64,12 @@ FLOOR_HELP = "Physical floor over measured time: 100 % is as fast as this device
 
 
 def source(kernel: ArchivedKernel) -> None:
-    st.code(kernel.source, language=show.language(kernel.candidate), line_numbers=True)
+    show.code(kernel.source, show.language(kernel.candidate), key="source", numbers=True)
     short = show.short(kernel.id)
     name = f"{short}{form_of(kernel.candidate).suffix}"
     st.markdown("Judge it again on this machine, from the archive or with both files downloaded:")
-    st.code(f"rag-kernels archive reverify {short} --all\nrag-kernels eval {short}_problem.py {name}", "bash")
+    again = f"rag-kernels archive reverify {short} --all\nrag-kernels eval {short}_problem.py {name}"
+    show.code(again, "bash", key="again")
     if kernel.licence or kernel.attribution:
         st.caption(show.plain(f"Licence: {kernel.licence or 'unknown'} {kernel.attribution}"))
 
@@ -78,7 +79,7 @@ def use_it(kernel: ArchivedKernel) -> None:
     module = next((file for file in files if file.form == "module"), None)
     if module is not None:
         st.markdown(f"Save **{module.label}** beside your program, then:")
-        st.code(exports.snippet(module.name), language="python")
+        show.code(exports.snippet(module.name), "python", key="snippet")
     else:
         st.caption("Only its source can be saved: it is not measured here, was withdrawn, or is a module of its own.")
     for file in files:
@@ -86,7 +87,8 @@ def use_it(kernel: ArchivedKernel) -> None:
             _download(file.label, file.content_or_why, file.name)
             st.caption(show.plain(file.told))
     st.markdown("The same from a terminal, in the format that you name:")
-    st.code(f"rag-kernels export {show.short(kernel.id)} --as {module.form if module else 'source'}", language="bash")
+    form = module.form if module else "source"
+    show.code(f"rag-kernels export {show.short(kernel.id)} --as {form}", "bash", key="export")
 
 
 def changes(kernel: ArchivedKernel, made: Attempt | None) -> None:
@@ -121,9 +123,9 @@ def machine_code(kernel: ArchivedKernel) -> None:
         return
     if loop:
         st.markdown("**The hot loop**: the innermost one that does the most arithmetic and the most loads")
-        st.code(loop, language="asm")
+        show.code(loop, "asm", key="loop")
     st.markdown("**All of its functions**")
-    st.code(listing[:ASSEMBLY], language="asm", height=520)
+    show.code(listing[:ASSEMBLY], "asm", key="assembly", tall=show.TALL)
     if len(listing) > ASSEMBLY:
         st.caption("The rest is shown by `rag-kernels eval problem.py kernel.cpp --asm`.")
 
@@ -203,7 +205,7 @@ def verdicts(kernel: ArchivedKernel, evaluations: list[Evaluation], made: Attemp
         with st.container(border=True):
             where = f"{evaluation.problem_name} on {evaluation.judged.device.name}"
             st.caption(show.plain(f"{where} · {evaluation.trust} · {show.when(evaluation.created_at)}"))
-            show.verdict(evaluation.judged)
+            show.verdict(evaluation.judged, evaluation.id)
     if made is not None:
         st.page_link(
             "views/run.py",
@@ -275,7 +277,8 @@ def making(kernel: ArchivedKernel, made: Attempt | None) -> None:
             exemplar = data.kernel(row.id)
             if exemplar is not None:
                 with st.expander(show.plain(f"{number} · {show.short(row.id)} · {row.problem}")):
-                    st.code(exemplar.source, language=show.language(exemplar.candidate), height=320)
+                    language = show.language(exemplar.candidate)
+                    show.code(exemplar.source, language, key=f"exemplar-{number}", tall=show.TALL)
     st.subheader("Prompt and reply")
     calls = data.calls_of(made)
     if not calls:
@@ -292,7 +295,7 @@ def problem(kernel: ArchivedKernel) -> None:
         icon=":material/function:",
     )
     st.markdown("What it computes, as a call:")
-    st.code(kernel.functional_source, language="python")
+    show.code(kernel.functional_source, "python", key="function")
 
 
 def draw(kernel: ArchivedKernel) -> None:

@@ -12,7 +12,6 @@ from rag_kernels.eval.records import FunctionalProblem, ScalarArgument
 
 BOARD = 100
 DEVICES = 4  # whose best kernels stand side by side
-LINES = 24  # of a source that is shown without scrolling
 
 
 def facts(p: FunctionalProblem) -> None:
@@ -146,11 +145,10 @@ def form(p: FunctionalProblem) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("**The module as given**")
-        tall = p.problem.source.count("\n") > LINES
-        st.code(p.problem.source, language="python", height=520 if tall else "content")
+        show.code(p.problem.source, "python", key="module", tall=show.TALL)
     with right:
         st.markdown("**The same as one call**")
-        st.code(p.source, language="python")
+        show.code(p.source, "python", key="function")
         rows = [
             {"argument": a.name, "is": "number", "shape": str(a.value), "dtype": type(a.value).__name__}
             if isinstance(a, ScalarArgument)

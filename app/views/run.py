@@ -68,8 +68,8 @@ def detail(run: Run, number: int) -> None:
     st.subheader(f"Attempt {number}")
     if attempt.idea:
         st.text(attempt.idea)
-    show.verdict(attempt.judged)
-    st.code(candidate.source, language=show.language(candidate), line_numbers=True, height=420)
+    show.verdict(attempt.judged, str(number))
+    show.code(candidate.source, show.language(candidate), key="source", numbers=True, tall=show.TALL)
     with st.container(horizontal=True):
         if data.kernel(candidate.id) is not None:
             st.page_link(
@@ -129,7 +129,7 @@ def settings(run: Run) -> None:
     except ValueError:
         text = run.settings
     with st.expander("Settings", icon=":material/tune:"):
-        st.code(text, language="json")
+        show.code(text, "json", key="settings")
 
 
 def talk(run: Run) -> None:

@@ -7,4 +7,12 @@ export default function ({ parentElement, data }) {
   if (root.fresh === data.markup) return;
   root.fresh = data.markup;
   root.innerHTML = data.markup;
+  root.onclick = (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    navigator.clipboard.writeText(button.parentElement.querySelector("pre").textContent).then(() => {
+      button.textContent = "Copied";
+      setTimeout(() => (button.textContent = "Copy"), 1500);
+    });
+  };
 }
