@@ -53,6 +53,7 @@ CLASSES = {"strict": (None, "strict"), "tf32": (None, "tf32"), "bfloat16": ("bfl
 REFERENCE, SPARES = "rag_kernels.eval.children.reference:serve_cuda", 2
 LEAD = 24  # prepared and not taken: beyond it the cores are the judges'
 CONTEXT = 700 << 20  # bytes of a GPU that a process takes before it has a tensor
+EXAMINED_BYTES = 1 << 30  # of a footprint: what is larger is examined where it is judged
 POLL_S = 0.05
 Job = dict[str, Any]
 
@@ -73,6 +74,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--room", type=Path, help="a file by which processes share the GPU's memory")
     parser.add_argument("--room-gib", type=float, default=60)
+    parser.add_argument("--preload", nargs="*", default=[], help="modules that children find imported")
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--burst-mib", type=int, default=8192, help="of a side's buffers in a burst of calls")
     parser.add_argument("--without", nargs="*", default=[], choices=DEFENCES, help="checks to leave out, to be quick")
@@ -166,7 +168,7 @@ def prepared(one: Job, judge: LocalJudge, room: Room, folder: Path) -> Job:
             sizes = judge.sessions.find_sizes(fp, thorough=one["confirm"])
         with timed(took, "compile"), room.taken(CONTEXT + footprint(fp)):
             judge.compile_ahead(fp)
-        if one["confirm"]:
+        if footprint(fp) <= EXAMINED_BYTES:
             with timed(took, "examine"), room.taken(CONTEXT + 8 * footprint(fp)):
                 judge.sessions.admission(fp)
     except Exception:  # which comes again when it is judged
@@ -308,6 +310,8 @@ def judges(asked: argparse.Namespace) -> Iterator[Judges]:
             else:
                 made = open_judge(asked.device, limits=limits, cache_dir=cache, at_other_sizes=at_other_sizes)
             found[precision, confirm] = opened.enter_context(made)
+        for one in itertools.islice(found.values(), 1):
+            one.workers.preload(*asked.preload)
         yield found
 
 
