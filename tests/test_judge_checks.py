@@ -17,10 +17,15 @@ from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.parallel_copy import CHUNK, copied, copy_bytes
 from rag_kernels.eval.build.compile import Built, build, toolchain
 from rag_kernels.eval.build.products import Library
+from rag_kernels.eval.children.bound_module import BoundModule
+from rag_kernels.eval.children.right_answers import RightAnswers
+from rag_kernels.eval.input_kinds import SEVEN_BITS
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import device_file, read_device
 from rag_kernels.eval.messages.protocol import CompileAhead
+from rag_kernels.eval.numerics.exactness_probe import one_hot, targets
+from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Passed
@@ -471,6 +476,56 @@ def test_a_problem_is_compiled_ahead_by_a_child_as_a_judgement_will(
     with torch.no_grad():
         make("compile", module.Model(), module.get_inputs())(*module.get_inputs())
     assert counters["inductor"]["fxgraph_cache_hit"] == 1
+
+
+ENLARGED = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(96, 64)
+
+    def forward(self, x):
+        return torch.softmax(4 * self.linear(x), dim=-1)
+
+def get_inputs():
+    return [torch.rand(32, 96)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"), [("tf32", "tf32"), ("cut off", "tf32"), ("float16", "tf32"), ("bfloat16", "bf16")]
+)
+def test_a_probe_tells_tf32_from_bf16_where_what_follows_a_product_enlarges_both(
+    judge: LocalJudge, change: str, shown: str
+) -> None:
+    import torch
+
+    def cut_off(value: torch.Tensor) -> torch.Tensor:
+        return (value.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+    fp = functionalize(problem_from_source("enlarged", ENLARGED), workers=judge.workers)
+    chosen = targets(fp)
+    generator = torch.Generator().manual_seed(7)
+    content = [torch.randn(a.spec.shape, generator=generator) for a in fp.tensors]
+    content = [
+        one_hot(v, chosen[a.name], generator) if a.name in chosen else v
+        for a, v in zip(fp.tensors, content, strict=True)
+    ]
+    known = {"tf32": to_tf32, "cut off": cut_off}
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), content, seed=1)
+        answers = RightAnswers(module, [torch.empty(32, 64)], operands=0.0)
+        answers.compute(0, noisy=False, moved=False)
+        assert answers.precision(module.call(), 0).name == "strict"
+        with Perturbed(operands=known.get(change) or through(getattr(torch, change))):
+            outputs = module.call()
+        found = answers.precision(outputs, 0)
+    assert found.name == shown and found.error > SEVEN_BITS  # by which alone all four were bf16
 
 
 def test_sizes_that_another_process_found_are_not_looked_for_again(

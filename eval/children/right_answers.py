@@ -31,13 +31,14 @@ from rag_kernels.eval.numerics.compare import (
 from rag_kernels.eval.numerics.exactness_probe import relative_error, targets
 from rag_kernels.eval.numerics.oracle import ExactCasts, double_factories, right_answer
 from rag_kernels.eval.numerics.rounding_faults import rounding_fault
-from rag_kernels.eval.numerics.rounding_noise import RoundingNoise, rounded_anew
+from rag_kernels.eval.numerics.rounding_noise import Perturbed, RoundingNoise, rounded_anew, through, to_tf32
 from rag_kernels.eval.numerics.steps import Choosing, as_good, as_pytorch_steps, excused, stepped
 from rag_kernels.eval.steps import has_steps
 
 NOISE_RUNS = 3
 MOST_RUNS = 16  # each moves about half of the integers that rounding decides
 FEW = 256  # elements of an output
+LEAST_APART = 4.0  # times as large as of TF32 are errors of bf16 on a probe, by their bits eight times
 Outputs = Sequence[torch.Tensor]
 
 
@@ -121,11 +122,32 @@ class RightAnswers:
         return Checked(tuple(results))
 
     def precision(self, outputs: Outputs, draw: int) -> PrecisionShown:
-        """Name the precision that outputs show on the probe's draw."""
+        """Name the precision that outputs show on the probe's draw, which is the current content."""
+        error = self._probed(outputs, draw)
+        name = precision_class(error, len(targets(self.module.fp)))
+        if name == "bf16" and error <= self._between(draw):
+            name = "tf32"
+        return PrecisionShown(name, error)
+
+    def _probed(self, outputs: Outputs, draw: int) -> float:
+        """Return the largest relative error of any output on the probe's draw."""
         both = zip(outputs, self.answers[draw].oracle, strict=True)
         pairs = [(got, oracle) for got, oracle in both if got.is_floating_point()]
-        error = max((relative_error(g.to(self.module.device), o) for g, o in pairs), default=0.0)
-        return PrecisionShown(precision_class(error, len(targets(self.module.fp))), error)
+        return max((relative_error(g.to(self.module.device), o) for g, o in pairs), default=0.0)
+
+    def _between(self, draw: int) -> float:
+        """Return an error between what factors in TF32 and what factors in bf16 make of the probe's outputs.
+
+        What follows a product (a norm, a softmax) may enlarge either. 0 where the two are not told apart so.
+        """
+        lower = []
+        for change in (to_tf32, through(torch.bfloat16)):
+            self.module.restore()
+            with Perturbed(operands=change):
+                results = self.module.call()
+            lower.append(self._probed(results, draw))
+        tf32, bf16 = lower
+        return math.sqrt(tf32 * bf16) if bf16 > LEAST_APART * tf32 else 0.0
 
     def _compute(self) -> Answer:
         self.module.restore()

@@ -526,6 +526,7 @@ class ProblemSession:
     def precision(self, outputs: OutputSnapshot, draw: int) -> tuple[str, float]:
         """Return the precision class that the outputs on the probe's draw show, and their relative error."""
         self._submit(outputs)
+        self.write(plain(draw, len(self.specs)))
         reply = self.ask(ShowPrecision(draw, outputs.number), PrecisionShown)
         return reply.name, reply.error
 
