@@ -1,6 +1,8 @@
 """Builds with the real compilers: one graph for a round, a cache by content, logs kept."""
 
 import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from rag_kernels.eval.build import compile as building
 from rag_kernels.eval.build.compile import BuildError, Built, build, toolchain
 from rag_kernels.eval.records import MachineError
+from rag_kernels.eval.trial.result_class import links_library, looks_around
 
 SOURCE = """
 #include "rag_kernel.h"
@@ -99,3 +102,22 @@ def test_a_compiler_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -
             toolchain()
     finally:
         toolchain.cache_clear()
+
+
+def test_what_a_kernel_takes_is_its_sources_own(tmp_path: Path) -> None:
+    """Some compilers link a runtime of their own into each library; g++ 13's asks for an environment variable."""
+    runtime, wrapper = tmp_path / "runtime.cpp", tmp_path / "g++-alone"
+    runtime.write_text('#include <cstdlib>\nextern "C" char* tuned() { return std::getenv("GLIBCXX_TUNABLES"); }\n')
+    added = f'case "$*" in *-shared*) set -- "$@" {runtime} -fPIC;; esac'
+    wrapper.write_text(f'#!/bin/sh\n{added}\nexec {toolchain().cxx} "$@"\n')
+    wrapper.chmod(0o755)
+    tools = replace(toolchain(), cxx=str(wrapper), version="a compiler that links its runtime into each library")
+    text = "#include <cstdlib>\n" + SOURCE
+    asks = text.replace("2 *", '(std::getenv("HOME") ? 2 : 3) *')
+    for source, found in ((text, ""), (asks, "getenv")):
+        (built,) = build([(source, "cpu")], tools=tools, cache=tmp_path)
+        assert isinstance(built, Built), built
+        nm = ["nm", "-D", "--undefined-only", str(built.library)]
+        assert " getenv@" in subprocess.run(nm, capture_output=True, text=True, check=True).stdout
+        assert looks_around(built.library, source, on_gpu=False) == found
+        assert links_library(built.library, source, on_gpu=False) == ""

@@ -68,6 +68,7 @@ CPU_FLAGS: dict[Flavour, str] = {
     "cpu-raced": "-Xpreprocessor -fopenmp -pthread -fsanitize=thread -Werror=tsan -fno-omit-frame-pointer -O1 -g1",
 }
 OPENMP = "rag_openmp.cpp"
+OBJECT = "kernel.o"  # of a C++ kernel, beside its library
 USES: dict[Flavour, tuple[str, ...]] = {
     "cpu-checked": ("rag_driver.h",),
     "cuda-checked": ("rag_driver.h",),
@@ -108,9 +109,10 @@ class Toolchain:
         """Return the shell command of one edge, with ninja's $in and $out."""
         ffi = tvm_ffi_root()
         linked = f"-std=c++17 -I{INCLUDE} -I{ffi}/include -L{ffi}/lib -ltvm_ffi"
-        if flavour == "cpu":
+        if flavour == "cpu":  # in two steps: the object tells what the source itself takes from others
             found = f" -Wl,-rpath,{ffi}/lib" if self.isa == "native" else ""
-            return f"{self.cxx} {self.cpu_flags(flavour)} $in -shared {linked}{found} -o $out"
+            made = f"{self.cxx} {self.cpu_flags(flavour)} -std=c++17 -I{INCLUDE} -I{ffi}/include -c $in -o $out.o"
+            return f"{made} && {self.cxx} {self.cpu_flags(flavour)} $out.o -shared {linked}{found} -o $out"
         if flavour == "cuda-host":
             defines = "-DRK_DEVICE=0 -DRK_HOST=1 -DRK_SPLIT"
             return f"{self.cxx} {defines} -fPIC -O1 $in -shared {linked} -Wl,-rpath,{ffi}/lib -o $out"
@@ -130,6 +132,18 @@ class Toolchain:
         """
         wide = " -mprefer-vector-width=512" if self.avx512 else ""
         return f"-march={self.isa}{wide} {CPU_FLAGS[flavour]} -fPIC -fno-math-errno -fno-trapping-math"
+
+
+def taken_names(library: Path) -> list[str]:
+    """Return the names of functions and data that a kernel takes from others.
+
+    Of a C++ kernel those that its own source takes: a compiler may link a runtime of its own into the library, and what
+    that takes is not the kernel's.
+    """
+    own = library.with_name(OBJECT)
+    asked = ["--undefined-only", str(own)] if own.is_file() else ["-D", "--undefined-only", str(library)]
+    done = subprocess.run(["nm", *asked], capture_output=True, text=True, check=False)
+    return [line.split()[-1].partition("@")[0] for line in done.stdout.splitlines() if line.split()]
 
 
 def tvm_ffi_root() -> Path:
@@ -303,7 +317,7 @@ def builds_boxed(tools: Toolchain) -> bool:
 def _rule(backend: Flavour, tools: Toolchain, prepared: str) -> str:
     command = tools.command(backend).replace(" $in ", f" {prepared} $in ")
     limited = f"timeout -k 2 $limit {command}"
-    return f"rule {backend}\n  command = {limited} > $out.log 2>&1 || echo $$? > $out.code\n"
+    return f"rule {backend}\n  command = {{ {limited}; }} > $out.log 2>&1 || echo $$? > $out.code\n"
 
 
 def limit_s(source: str) -> int:
@@ -327,8 +341,10 @@ def _keep(folder: Path, library: Path) -> None:
     (folder / "log.txt").write_text(_clean(text))
     if library.is_file() and not code.is_file():
         staged = folder / f"kernel.{os.getpid()}.{threading.get_ident()}.tmp"  # others may build the same
-        shutil.copy(library, staged)
-        staged.rename(folder / "kernel.so")
+        for made, name in ((Path(f"{library}.o"), OBJECT), (library, "kernel.so")):
+            if made.is_file():
+                shutil.copy(made, staged)
+                staged.rename(folder / name)
     else:
         (folder / "failed").write_text(code.read_text().strip() if code.is_file() else "?")
 

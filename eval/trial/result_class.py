@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
 from rag_kernels.eval.aten import operator
+from rag_kernels.eval.build.compile import taken_names
 from rag_kernels.eval.kernel_names import is_compiled, is_library
 from rag_kernels.eval.messages.protocol import Profile
 from rag_kernels.eval.records import FunctionalProblem, Tier
@@ -72,7 +72,7 @@ def links_library(library: Path, source: str, *, on_gpu: bool) -> str:
 
     Or "".
     """
-    names = undefined(library)
+    names = taken_names(library)
     found = [n for n in names if n.startswith(NUMERICAL) or (n.endswith("gemm_") and len(n) < 9)]
     found += [n for n in names if n in LOADERS and (not on_gpu or n in source)]
     found += ["/proc/self"] * ("/proc/" in source)  # where libraries can be found without asking the loader
@@ -84,16 +84,10 @@ def looks_around(library: Path, source: str, *, on_gpu: bool) -> str:
 
     On a GPU nvcc's own runtime imports them too: there the source has to name them.
     """
-    found = [n for n in undefined(library) if n in AROUND or n.startswith(STREAMS)]
+    found = [n for n in taken_names(library) if n in AROUND or n.startswith(STREAMS)]
     found = [n for n in found if not on_gpu or re.search(rf"\b{re.escape(n)}\b", source)]
     found += ["a system call of its own"] * bool(_SYSCALL.search(source))
     return ", ".join(sorted(found)[:5])
-
-
-def undefined(library: Path) -> list[str]:
-    """Return names that a library takes from others."""
-    done = subprocess.run(["nm", "-D", "--undefined-only", str(library)], capture_output=True, text=True, check=False)
-    return [line.split()[-1].partition("@")[0] for line in done.stdout.splitlines() if line.split()]
 
 
 def fuses_nothing(source: str, fp: FunctionalProblem) -> bool:
