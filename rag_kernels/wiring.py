@@ -66,6 +66,7 @@ def open_session(
     archive: Archive | None = None,
     model: Completer | None = None,
     backend: Backend | None = None,
+    counters: bool = False,
 ) -> Iterator[Session]:
     """Open what runs with these options share, and close it at the end.
 
@@ -75,6 +76,7 @@ def open_session(
     each. A judge keeps to limits of its own: precision and the cluster in the options are for the judge opened here.
 
     `model` stands in for all models of the LLM writer, and `backend` overrides the device that the options ask for.
+    With `counters` verdicts tell what holds a kernel back, though no writer here reads it.
     """
     doing("opening the archive")
     embedder = load_embedder(options.embedder)
@@ -82,7 +84,9 @@ def open_session(
         archive = open_archive(options.archive or None)
         stock(archive, embedder)
     reads_feedback = bool(options.models) or writer is not None
-    bench_for = hand_in(judge) if judge is not None else open_bench(options, backend, counters=reads_feedback)
+    bench_for = (
+        hand_in(judge) if judge is not None else open_bench(options, backend, counters=reads_feedback or counters)
+    )
     with bench_for as bench:
         judge = bench.judge
         functionalize = partial(fitted, workers=bench.workers, max_bytes=bench.room_bytes)

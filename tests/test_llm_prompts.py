@@ -20,6 +20,7 @@ from rag_kernels.eval.records import (
     BaselineTimes,
     Crashed,
     FunctionalProblem,
+    Ratio,
     ScalarArgument,
     TensorArgument,
     TensorSpec,
@@ -123,6 +124,10 @@ def test_one_recommendation_follows_from_the_bottleneck() -> None:
         return recommendation(replace(passed, measurement=measured), problem.features, device)
 
     assert said(candidate_us=27.0, floor_us=26.2).startswith("It is near the floor")
+    behind = Ratio(0.97, 0.96, 0.98)
+    told = said(candidate_us=27.0, floor_us=26.2, speedup_eager=Ratio(4.0, 3.9, 4.1), speedup_compile=behind)
+    assert told.startswith("torch.compile is 1.03 times as fast") and "none are left to save" in told
+    assert "repeated passes" in said(candidate_us=100.0, floor_us=26.2, speedup_compile=behind)
     assert said(candidate_us=10.0, floor_us=0.5).startswith("A call of 10 us is mostly launching")
     assert said(candidate_us=100.0, floor_us=26.2).startswith("Memory bandwidth is the ceiling")
     library = replace(passed, label="fused + library", own_share=0.4)
@@ -243,6 +248,20 @@ def test_every_verdict_is_explained(verdict: Verdict, says: str) -> None:
     assert says in text and ".." not in text.replace("...", "")
     [line] = explain.history([factories.attempt(verdict=verdict, idea="an idea")])
     assert line.startswith("#1 ") and line.endswith("Idea: an idea") and "\n" not in line
+
+
+def test_a_writer_is_spared_what_the_judge_notes_of_its_own_work() -> None:
+    problem = factories.problem()
+    own = (
+        "SM clock 1980 to 1980 MHz",
+        "at smaller sizes (4 instead of 64): The candidate failed",
+        "verified at 32 instead of 64",
+    )
+    verdict = replace(factories.passed(2.0), notes=(*own, "less exact on inputs of the kind `edges`: at [0]"))
+    text = explain.explain(verdict, device=factories.device(), features=problem.features)
+    assert "less exact on inputs of the kind `edges`: at [0]." in text and not any(note in text for note in own)
+    text = explain.explain(replace(verdict, notes=own), device=factories.device(), features=problem.features)
+    assert "Notes of the judge" not in text
 
 
 def test_the_history_is_short_with_winners_first() -> None:

@@ -23,7 +23,7 @@ from rag_kernels.eval.machine.device import known_devices, read_device
 from rag_kernels.eval.machine.hardware import told_hardware
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.records import MachineError, ProblemError
+from rag_kernels.eval.records import MachineError, Passed, ProblemError
 from rag_kernels.ingest.functional.functionalize import functionalize_as
 from rag_kernels.long_runs.sampling import (
     Sampler,
@@ -280,6 +280,8 @@ def test_the_round_trip_on_the_command_line(tmp_path: Path) -> None:
     assert rows("sample", "relu.py", *asked, "--out", "c.jsonl", kind="sampled")[0]["candidates"] == 2
     first = rows("eval", "--batch", "c.jsonl", *judged, "--verdicts", "v.jsonl", kind="attempt")
     assert {row["verdict"] for row in first} == {"passed", "wrong"}
+    [told] = read_verdicts(tmp_path / "v.jsonl")  # for a model: a GPU's counters are asked for
+    assert all("counters" in a.judged.stage_s for a in told.attempts if isinstance(a.judged.verdict, Passed))
     [more] = rows("sample", "--after", "v.jsonl", *asked, "--out", "d.jsonl", kind="sampled")
     assert more["state"] == "sampled" and more["candidates"]
     [again] = rows("sample", "--after", "v.jsonl", *asked, "--out", "d.jsonl", kind="sampled")

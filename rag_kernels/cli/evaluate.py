@@ -237,7 +237,7 @@ def judge_batch(
 
     Each run is merged into the archive first, and what was judged before is not judged again. Sizes are those that the
     writer was told; a problem that is too large for this machine is passed over with a warning. What came of each run
-    is written to `verdicts`.
+    is written to `verdicts`, with what holds a kernel back where a model will read it.
     """
     from rag_kernels.long_runs.sampling import (
         built_ahead,
@@ -247,15 +247,17 @@ def judge_batch(
         write_verdicts,
     )
     from rag_kernels.report.json_rows import result_row
+    from rag_kernels.run.session import run_setting
     from rag_kernels.run.standings import winner
     from rag_kernels.wiring import open_session
 
     sampled = read_lines(batch)
+    read = verdicts is not None and any(run_setting(one.run, "models") for one in sampled)
     solved, done, finished = 0, 0, True
     if verdicts is not None:
         verdicts.write_text("")
     end_politely()
-    with open_session(options) as session, built_ahead(sampled, session.judge):
+    with open_session(options, counters=read) as session, built_ahead(sampled, session.judge):
         if session.at_once > 1:
             together = judge_side_by_side(sampled, session, confirm=confirm)
             _, finished = watch(together, f"{len(sampled)} problems", as_json=as_json)

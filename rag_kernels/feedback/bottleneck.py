@@ -128,6 +128,12 @@ def recommendation(verdict: Passed, features: Features, device: Device, precisio
     if measured.speedup < 1:
         faster = "eager PyTorch" if measured.speedup == measured.speedup_eager.median else "torch.compile"
         ahead = f"{faster} is {1 / measured.speedup:.2f} times as fast, so there is more to gain. "
+        if measured.floor_fraction > NEAR and bound(features, device, precision) == "memory bandwidth":
+            return ahead + (
+                f"The unavoidable bytes need {measured.floor_fraction:.0%} of its time, so none are left to save; what "
+                "is left is how steadily they flow: loads in flight while others reduce and store, barriers, the order "
+                "of reads and writes, the first and the last wave of blocks, further launches and allocations."
+            )
         return ahead + _direction(verdict, features, device, precision)
     if measured.floor_fraction > NEAR:
         return (

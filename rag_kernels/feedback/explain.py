@@ -32,6 +32,16 @@ CONTEXT_LINES = 4
 LOG_CHARS = 1800
 HISTORY_LINES = 12
 REASON_CHARS = 200
+# Notes of the judge on its own work, and on sizes that a writer is told not to care about.
+OF_JUDGING = (
+    "at ",
+    "verified at ",
+    "special values ",
+    "SM clock ",
+    "timed with few pairs",
+    "a call takes ",
+    "not run ",
+)
 IDEA_CHARS = 240  # of a line, when all are there; fewer lines have more each
 
 _ERROR_LINE = re.compile(r"\berror\b\s*[:#]|: fatal error|undefined reference|\berror\s*:", re.IGNORECASE)
@@ -70,7 +80,8 @@ def explain(verdict: Verdict, *, device: Device, features: Features, precision: 
     """Return a paragraph on what happened to a candidate, which ends with what to look at."""
     match verdict:
         case Passed():
-            notes = f" Notes of the judge: {'; '.join(verdict.notes)}." if verdict.notes else ""
+            told = [note for note in verdict.notes if not note.startswith(OF_JUDGING)]
+            notes = f" Notes of the judge: {'; '.join(told)}." if told else ""
             took = _against_baselines(verdict.measurement)
             next_step = recommendation(verdict, features, device, precision)
             return f"It is right ({verdict.label}) and takes {took}{notes} {next_step}"

@@ -3,10 +3,11 @@
     rag-kernels ablate problems/ --model "cmd:python tests/bench/reply_folder.py FOLDER" --drafts 1 ...
 
 In: a prompt on standard input. Out: `FOLDER/NUMBER.prompt.md`, once for each text, and on standard output the reply
-from `FOLDER/NUMBER.reply.md`. While that is not there, the program ends with code 3 and says so, so that one run of the
-command writes all prompts that can be asked for by now; the same command goes on when replies lie beside them. With
-`--wait SECONDS` it waits instead (give `--reply-seconds` as well). Numbers are of the text, so that a prompt that is
-asked again finds its reply. `INDEX.md` lists what is open. Replies may be written by hand, or by another program.
+from `FOLDER/NUMBER.reply.md`. While that is not there, the program ends with code 3 and says so, so that one run of
+the command writes all prompts that can be asked for by now; the same command goes on when replies lie beside them.
+With `--wait SECONDS` it waits instead (give `--reply-seconds` as well): where several drafts are asked for together,
+one that is answered ends the round, and those that are not are lost. Numbers are of the text, so that a prompt that
+is asked again finds its reply. `INDEX.md` lists what is open. Replies may be written by hand, or by another program.
 """
 
 from __future__ import annotations
