@@ -70,8 +70,10 @@ class Best:
     def save(self, path: str | Path) -> Path:
         """Write the kernel, in the format of the path's suffix (.py: an importable module), and return where.
 
-        Raises ProblemError where there is no kernel.
+        Raises ProblemError where there is no kernel, or no such folder.
         """
+        if not Path(path).absolute().parent.is_dir():
+            raise ProblemError(f"{path} cannot be written: its folder does not exist.")
         return write_kernel(self._kernel(), Path(path))
 
     def explain(self) -> str:
@@ -129,7 +131,7 @@ class Best:
 
 def optimize(
     module: torch.nn.Module,
-    example_inputs: Sequence[torch.Tensor],
+    example_inputs: Sequence[torch.Tensor] | torch.Tensor,
     *,
     workloads: Sequence[Sequence[torch.Tensor]] = (),
     training: bool = False,
@@ -153,6 +155,7 @@ def optimize(
         raise OptionError(f"optimize() takes a module, not {module!r}; generate() takes a problem file.")
     if progress is not None and not callable(progress):
         raise OptionError(f"progress={progress!r} cannot be called: it is a function of an attempt.")
+    example_inputs = _inputs(example_inputs)
     place, opened = place_of(archive)
     settings = options_of(options, place)
     problem, signature = _problem(module, example_inputs, workloads, name), _signature(module)
@@ -170,6 +173,15 @@ def optimize(
     found = search.found
     assert found is not None
     return Best(module, searched_at(problem, sizes), tuple(attempts), found.best, signature, found.served)
+
+
+def _inputs(given: Sequence[torch.Tensor] | torch.Tensor) -> Sequence[torch.Tensor]:
+    """Return the arguments of a call; a tensor alone is a call of one. Raises OptionError for what is neither."""
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return given
+    if not hasattr(given, "dim"):
+        raise OptionError(f"example_inputs={given!r} is no call: give the tensors that the module takes, in a list.")
+    return (given,)
 
 
 def _problem(

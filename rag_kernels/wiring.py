@@ -43,7 +43,7 @@ from rag_kernels.llm.novelty import Embed
 from rag_kernels.llm.writer import LLMWriter, Style
 from rag_kernels.long_runs.sampling import Sampler
 from rag_kernels.offline.writer import OfflineWriter
-from rag_kernels.options import Options
+from rag_kernels.options import OptionError, Options
 from rag_kernels.records import Shown, Writer
 from rag_kernels.retrieval.retriever import Retriever
 from rag_kernels.retrieval.starter import stock
@@ -123,9 +123,11 @@ def open_session(
 
 
 def place_of(archive: Archive | str | Path | None) -> tuple[str, Archive | None]:
-    """Return an archive that is named, and one that is open."""
+    """Return an archive that is named, and one that is open. Raises OptionError for what is neither."""
     if archive is None or isinstance(archive, str | Path):
         return str(archive or ""), None
+    if not hasattr(archive, "record_attempt"):
+        raise OptionError(f"archive={archive!r} is neither a folder, an address, ':memory:' nor an open archive.")
     return "", archive
 
 

@@ -26,7 +26,7 @@ def test_overview_counts_what_stands(explorer: AppTest) -> None:
     page = explorer.run()
     assert not page.exception
     values = numbers(page)
-    assert values["Kernels"] == "4"
+    assert values["Verified kernels"] == "4"
     assert values["Attempts"] == "6"
     assert values["Best speed-up"] == "2.40×"  # torch.compile is at 80 % of eager's time
     assert "Nothing in the last 24 hours" in shown(page)
@@ -130,4 +130,4 @@ def test_new_attempts_appear_without_a_restart(tmp_path: Path, monkeypatch: pyte
     archive = fill(tmp_path / "archive")
     explorer = over(tmp_path / "archive", monkeypatch).run()
     archive.record_attempt(attempt("run2", 2, variant=9, verdict=passed(9.0)))
-    assert numbers(explorer.run())["Kernels"] == "5"
+    assert numbers(explorer.run())["Verified kernels"] == "5"

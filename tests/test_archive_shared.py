@@ -116,7 +116,7 @@ def test_the_explorer_shows_a_served_archive(
     archive.record_attempt(f.attempt("explored", 1, variant=77))
     monkeypatch.setenv("RAG_KERNELS_ARCHIVE_TOKEN", TOKEN)
     explorer = over(str(place[0]), monkeypatch).run()
-    assert numbers(explorer)["Kernels"] == str(archive.stats()["kernels"])
+    assert numbers(explorer)["Verified kernels"] == str(archive.stats()["kernels"])
     assert "scaled_relu" in shown(visit(explorer, "kernel", id=f.candidate(variant=77).id))
 
 

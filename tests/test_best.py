@@ -129,6 +129,8 @@ def test_it_is_saved_and_explained(best: Best, tmp_path: Path) -> None:
     model.load_state_dict(best.module.state_dict())
     with torch.no_grad():
         torch.testing.assert_close(model(x), best.module(x))
+    with pytest.raises(ProblemError, match="its folder does not exist"):
+        best.save(tmp_path / "nowhere" / "best.py")
     told = best.explain()
     assert best.attempt is not None and best.attempt.candidate.id in told and "  1  passed" in told
 
@@ -212,6 +214,10 @@ def test_what_is_no_module_file_run_or_function_is_told_before_the_first_attempt
         rag_kernels.optimize("rmsnorm", [torch.ones(2, 4)])  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="progress=3 cannot be called"):
         rag_kernels.optimize(Norm(4), [torch.ones(2, 4)], progress=3)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="archive=3 is neither a folder"):
+        rag_kernels.optimize(Norm(4), torch.ones(2, 4), archive=3)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="example_inputs='x' is no call"):
+        rag_kernels.optimize(Norm(4), "x")  # type: ignore[arg-type]
 
 
 def test_one_model_by_its_name() -> None:

@@ -58,7 +58,9 @@ def running(run: Run) -> UnderWay:
 def headline() -> None:
     s = data.summary()
     with st.container(horizontal=True):
-        st.metric("Kernels", f"{s.kernels:,}", border=True, width=150, help="verified or better, not retracted")
+        st.metric(
+            "Verified kernels", f"{s.kernels:,}", border=True, width=170, help="verified or better, not retracted"
+        )
         st.metric("Problems", f"{s.problems:,}", border=True, width=150)
         st.metric("Attempts", f"{s.attempts:,}", border=True, width=150)
         st.metric("Geometric mean", show.times(s.mean_speedup), border=True, width=170, help=MEAN_HELP)
