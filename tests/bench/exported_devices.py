@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from exported_packages import FORMS, Call, Case, call_of, close, places_of, tensors
+from exported_peers import FORMS, Call, Case, call_of, close, places_of, tensors
 
 DELAY_CYCLES = 100_000_000  # some 60 ms
 
