@@ -236,9 +236,7 @@ def device_for(options: Options, target: Path | None, workers: Workers) -> Devic
 
 @contextmanager
 def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callable[[Options], Session]]]:
-    """Open the archive to retrieve from, as it is now.
-
-    And sessions over it for options that differ in their retrieval.
+    """Open the archive to retrieve from, as it is now, and return a maker of sessions over it that differ in retrieval.
 
     What they judge goes into the archive `results`; none of them sees what another wrote.
     """

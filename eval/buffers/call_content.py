@@ -91,9 +91,9 @@ def random_recipe(
 
 
 def nudged(recipe: Recipe, specs: Sequence[TensorSpec], ordered: Sequence[bool], rng: random.Random) -> Recipe:
-    """Return the same content but for one element of one tensor: a parameter's or an input's, whatever it means.
+    """Return the same content but for one element of one tensor, a parameter's or an input's, whatever it means.
 
-    Unless its elements ascend, and have to.
+    Tensors whose elements have to ascend stay as they are.
     """
     free = [i for i, fixed in enumerate(ordered) if not fixed]
     places = [i for i in free if "float" in specs[i].dtype and math.prod(specs[i].shape) > 0]

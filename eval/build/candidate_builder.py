@@ -61,7 +61,7 @@ class Builder:
     def checked(self, candidate: Candidate) -> tuple[Programs, Workers]:
         """Return the programs for sanitizers, built when they are first asked for, and the workers to run them in.
 
-        A module is built there, by itself.
+        A module is not built here: its program builds it.
         """
         sources = _checked_sources(candidate) if candidate.tier != "module" else []
         built = build(sources, tools=self._tools, cache=self._cache) if sources else []

@@ -385,9 +385,8 @@ class Loaded:
             self.bound[at].finish()
 
     def record(self, at: int) -> Recorded:
-        """Return what kernels of a composed source are called with in one call, as a checked program reads it.
-
-        Or why not.
+        """Return what kernels of a composed source are called with in one call, as a checked program reads it, or why
+        not.
         """
         self.look_back()
         recorder = Recorder()
@@ -399,10 +398,7 @@ class Loaded:
         return Recorded(base64.b64encode(b"".join(recorder.parts)).decode(), recorder.left_out)
 
     def profile(self, at: int) -> Profile:
-        """Return one call under torch's profiler.
-
-        Microseconds by kernel (GPU) or operator (CPU), and native code loaded.
-        """
+        """Make one call under torch's profiler and return what it saw."""
         from rag_kernels.eval.children.profiling import loaded_libraries, profile
 
         self.look_back()

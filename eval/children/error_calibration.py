@@ -121,9 +121,9 @@ def _smallest(cheats: list[float]) -> float:
 
 
 def _between(honest: float, cheats: list[float], fixed: float, ample: float) -> float:
-    """Return the geometric mean of noise and cheat, but no more than honest rounding needs.
+    """Return a limit between noise and cheat: their geometric mean, but no more than honest rounding needs.
 
-    Where the two are too close to tell apart, what honest rounding needs.
+    Where the two are too close to tell apart it is what honest rounding needs.
     """
     smallest = min(_smallest(cheats), MOST_CHEAT)
     if not math.isfinite(honest) or smallest / honest < MIN_GAP:

@@ -276,10 +276,7 @@ class Examiner:
 
 
 def _half(value: torch.Tensor) -> torch.Tensor | None:
-    """Return the value with the second half of its last dimension zeroed.
-
-    Which is what a sampled reduction would see.
-    """
+    """Return the value with the second half of its last dimension zeroed, as a sampled reduction would see it."""
     if not value.is_floating_point() or value.dim() == 0 or value.shape[-1] < 2 or not bool(value.any()):
         return None
     less = value.clone()

@@ -51,9 +51,8 @@ class _Bytes:
 
 
 def create(size: int) -> tuple[int, torch.Tensor]:
-    """Create at least so many bytes on this process's GPU.
-
-    A descriptor, which is the caller's to close, and the tensor.
+    """Create at least so many bytes on this process's GPU; return a descriptor, which is the caller's to close, and the
+    tensor.
     """
     cuda = _driver()
     properties = _Properties(PINNED, FILE_DESCRIPTOR, _Location(ON_DEVICE, torch.cuda.current_device()))

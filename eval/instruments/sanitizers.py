@@ -195,11 +195,7 @@ def _log(name: str) -> str:
 
 
 def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
-    """Return all calls in one program: a tool takes seconds to start, and less for a call.
-
-    Where it finds something, or does not end, each is made alone, twice, to see which it was; what none shows alone
-    is the last one's, which came after others: a buffer of the first size, but nothing that waits for a second call.
-    """
+    """Run all calls in one program: a tool takes seconds to start, and less for a call."""
     tool = compute_sanitizer()
     reports: list[dict[str, Any]] = [{"ran": [], "found": [], "left_out": []} for _ in files]
     if tool is None:

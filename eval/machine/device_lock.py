@@ -20,11 +20,8 @@ Turn = Literal["none", "shared", "alone"]
 
 
 def locks(backend: Backend, cache: Path) -> Path:
-    """Return the folder for it.
-
-    Of a GPU the same for all of a user's judges, whatever cache they have, if it may be made.
-
-    A judge that another one disturbs takes memory for slower than it is, and with it every floor.
+    """Return the folder of the locks; for a GPU one that all of a user's judges share, whatever cache they have, if it
+    may be made. A judge that another one disturbs takes memory for slower than it is, and with it every floor.
     """
     if backend == "cuda":
         with suppress(OSError):

@@ -167,10 +167,7 @@ def _spread(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _spikes(x: torch.Tensor, generator: torch.Generator, every: int = 200, least: int = 30) -> torch.Tensor:
-    """Return one element in `every`, or `least` of them, lie between 100 and 200, of either sign.
-
-    Exp of them overflows.
-    """
+    """Let one element in `every`, or `least` of them, lie between 100 and 200, of either sign: exp overflows."""
     flat = x.reshape(-1).clone()
     count = max(min(least, flat.numel()), flat.numel() // every)
     at = torch.randint(0, flat.numel(), (count,), generator=generator, device=x.device)

@@ -155,7 +155,7 @@ def _box(
     devices: Sequence[str],
     hidden: Sequence[str],
 ) -> list[str]:
-    """Return all of the file system is made here, of what is named and nothing else; every other folder is empty."""
+    """Return arguments that build a file system of what is named and nothing else; every other folder is empty."""
     options = [shutil.which("bwrap") or "bwrap", "--new-session", *namespaces, "--dev", "/dev"]
     for path in dict.fromkeys(readable):
         options += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind-try", path, path]
@@ -183,9 +183,8 @@ def system_folders() -> list[str]:
 
 
 def python_folders() -> list[str]:
-    """Return the interpreter with its packages.
-
-    A folder of packages of its own for torch or tvm-ffi, if they have one.
+    """Return the folders of the interpreter and its packages, with those of torch and tvm-ffi where they have their
+    own.
     """
     folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     for package in ("torch", "tvm_ffi", "numpy"):

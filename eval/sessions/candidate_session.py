@@ -183,7 +183,7 @@ class LoadedCandidate:
         fds: Sequence[int] = (),
         spin: bool = False,
     ) -> T:
-        """Return one request; whatever goes wrong with it ends the trial."""
+        """Send one request and return its reply; whatever goes wrong with it ends the trial (raises Stopped)."""
         self.session.device_lock.give_way()
         deadline_s = deadline_s or self.limits.open_s
         return self._send_or_stop(request, kind, stage=stage, deadline_s=deadline_s, fds=fds, spin=spin)
@@ -212,7 +212,11 @@ class LoadedCandidate:
         fds: Sequence[int] = (),
         spin: bool = False,
     ) -> T:
-        """Return one numbered request; its reply has this number and is of this kind, or it is not our worker's."""
+        """Send one numbered request and return its reply, which has this number and is of this kind, or is not our
+        worker's.
+
+        Raises WorkerFailed, and Stopped (`forged_answer`) for another reply.
+        """
         number, self._requests = self._requests, self._requests + 1
         reply = self.worker.request(numbered(request, number), deadline_s=deadline_s, fds=fds, spin=spin)
         try:
@@ -330,22 +334,17 @@ class LoadedCandidate:
         self._before_s = (spent[1] - spent[0]) - min(spent[2] - spent[1], MOST_READY_S)
 
     def _spent_s(self) -> float:
-        """Return CPU seconds so far.
-
-        Of a call that is looked at closely they are exact, since the worker stands then.
-        """
+        """Return CPU seconds so far, exact in a call that is looked at closely, since the worker stands then."""
         if self._exactly:
             self.stand()
         return self.worker.cpu_s()
 
     def call(self, place: BoundBuffers, *, stand: bool = True) -> float:
-        """Return one timed call: seconds on the judge's clock.
+        """Make the timed call and return its seconds on the judge's clock. A module may compile in its first call of a
+        form.
 
-        The worker stands still until it is asked for something.
-
-        Unless what it does of its own accord is to be seen: to let many threads run again costs each of them some.
-
-        A module may compile what it needs in its first call of a form.
+        The worker stands still afterwards until it is asked for something, unless what it does of its own accord is
+        to be seen (`stand` False): to let many threads run again costs each of them some time.
         """
         first = self.is_module and place.session not in self._called
         limit_s = max(place.session.call_limit_s, self.limits.module_load_s if first else 0.0)
@@ -377,10 +376,10 @@ class LoadedCandidate:
         return self.worker.cpu_s() - answered_s
 
     def watched(self, place: BoundBuffers, recipe: Recipe) -> OutputSnapshot:
-        """Return one call like any other whose account is exact, and what it left.
+        """Make a call like any other whose account is exact, and return what it left.
 
-        A worker that begins before it is asked, answers before it is done, or computes when its outputs are collected
-        has it in its account: `accounts[-1]`.
+        A worker that begins before it is asked, answers before it is done, or computes when its outputs are
+        collected has it in its account: `accounts[-1]`.
         """
         self._exactly = not place.session.on_gpu
         try:
@@ -464,10 +463,7 @@ class LoadedCandidate:
         return b"".join(image(place.outputs.bytes(i)) for i in range(len(place.outputs.specs)))
 
     def handed_over(self, place: BoundBuffers, outputs: OutputSnapshot, fingerprint: bytes) -> bool:
-        """Return whether outputs are what the fingerprint was taken of.
-
-        No other tensors, made when they were collected.
-        """
+        """Return whether outputs are what the fingerprint was taken of, and no other tensors that were made since."""
         in_place = self.candidate.tier == "kernel" and not place.session.on_gpu
         return in_place or outputs.digest() == fingerprint
 
@@ -514,12 +510,12 @@ class LoadedCandidate:
             raise Stopped(Rejected("forged_answer", "The candidate's process sent calls that are none.")) from None
 
     def profile(self, place: BoundBuffers) -> Profile:
-        """Return one call under a profiler."""
+        """Make one call under a profiler and return what it saw."""
         return self._ask(ProfileCall(place.number), Profile)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Open no process of the worker runs meanwhile, nor until it is asked for something; work on a GPU goes on."""
+        """Stop all processes of the worker meanwhile, and until it is asked for something; work on a GPU goes on."""
         self.stand()
         yield
 
@@ -528,7 +524,9 @@ class LoadedCandidate:
         return self.worker.cpu_s()
 
     def busy_s(self, seconds: float) -> float:
-        """Return CPU seconds that they use while nothing is asked of them, but run."""
+        """Let the worker run without asking it for anything, and return the CPU seconds that its processes use
+        meanwhile.
+        """
         before = self.used_s()
         self.worker.thaw()
         time.sleep(seconds)
@@ -571,7 +569,7 @@ def binding(fp: FunctionalProblem, candidate: Candidate, opened: Opened) -> Bind
 
 
 def _failed(failure: WorkerFailed, stage: str, deadline_s: float) -> Verdict:
-    """Return how a worker's end reads as a verdict."""
+    """Return the verdict that a worker's failure is, at the stage `load` or `call`."""
     during = "while it was loaded" if stage == "load" else "during a call"
     if failure.kind == "timed_out":
         return TimedOut(stage, deadline_s, f"The candidate did not finish within {deadline_s:g} s {during}.")

@@ -224,7 +224,10 @@ class ProblemSession:
         fds: Sequence[int] = (),
         spin: bool = False,
     ) -> T:
-        """Return one request to the reference worker; its failure is the problem's fault, not a candidate's."""
+        """Send one request to the reference worker and return its reply.
+
+        Raises ProblemError where it fails: that is the problem's fault, not a candidate's.
+        """
         self.device_lock.give_way()
         try:
             return self.send(request, kind, deadline_s=deadline_s or self.limits.open_s, fds=fds, spin=spin)
@@ -240,7 +243,7 @@ class ProblemSession:
         fds: Sequence[int] = (),
         spin: bool = False,
     ) -> T:
-        """Return the same at once, where a failure (`WorkerFailed`) is the caller's to judge."""
+        """Send one request and return its reply; raises WorkerFailed, which is the caller's to judge."""
         reply, unasked = _exchange(self.worker, request, kind, deadline_s=deadline_s, fds=fds, spin=spin)
         for fd in unasked:
             os.close(fd)
@@ -262,7 +265,7 @@ class ProblemSession:
             self.normal = self.drawn - 1
 
     def _draw(self, kind: str) -> list[bool]:
-        """Return one more draw; of each tensor, whether its arrangement means something."""
+        """Make one more draw; return for each tensor whether the arrangement of its elements means something."""
         if not self.on_gpu:
             self.draws.append(Arena(self.specs))
         fds = () if self.on_gpu else (self.draws[-1].fd,)
@@ -376,9 +379,8 @@ class ProblemSession:
 
     @property
     def own_specials(self) -> list[tuple[str, int]]:
-        """Special kinds at the problem's own sizes, with their draws.
-
-        All of them or, of a large problem, `EDGES` and a few by chance.
+        """Special kinds at the problem's own sizes, with their draws: all, or of a large problem `EDGES` and a few by
+        chance.
         """
         if self._own_kinds is None:
             others = [kind for kind in SPECIAL if kind != EDGES]  # these are not the same at other sizes
@@ -495,7 +497,7 @@ class ProblemSession:
     def take(self, outputs: Arena | None, *, keep: bool) -> OutputSnapshot:
         """Return a copy of what a candidate wrote: to `outputs`, or (GPU) to the shared memory.
 
-        There it is good until the next one, unless it is to be kept for one check.
+        A copy on a GPU is good until the next one, unless it is to be kept for one check.
         """
         if outputs is not None:
             return OutputSnapshot(tuple(copied(outputs.bytes(index)) for index in range(len(self.fp.outputs))))
@@ -503,9 +505,8 @@ class ProblemSession:
         return OutputSnapshot(number=reply.taken, hash=reply.hash)
 
     def share(self) -> tuple[int, int]:
-        """Return on a GPU the memory through which a new candidate gets draws and hands its outputs over.
-
-        Emptied of what an earlier one wrote: its descriptor, and its bytes.
+        """Empty the memory through which a new candidate gets draws and hands its outputs over, and return its
+        descriptor and bytes (GPU only). Raises MachineError where this GPU's memory cannot be shared.
         """
         self.device_lock.give_way()
         try:
@@ -564,7 +565,10 @@ def _exchange(
     fds: Sequence[int] = (),
     spin: bool = False,
 ) -> tuple[T, list[int]]:
-    """Send and wait; the reply, and the descriptors that came with it. WorkerFailed also where the reply is another."""
+    """Send a request and wait; return the reply, and the descriptors that came with it.
+
+    Raises WorkerFailed, also where the reply is not of this kind.
+    """
     reply, received = worker.exchange(codec.encode(request), deadline_s=deadline_s, fds=fds, spin=spin)
     try:
         return codec.decode_as(kind, reply), received

@@ -108,7 +108,7 @@ class Sessions:
     def for_baselines(self, fp: FunctionalProblem) -> ProblemSession:
         """Open a session for baselines: one draw will do, since no answer is checked.
 
-        Not opened beside others: torch.compile times kernels to choose.
+        It is not opened beside others, because torch.compile times kernels to choose among them.
         """
         limits = replace(self.limits, draws=1, without=self.limits.without | {"zero-mean draw"})
         return self.new(fp, limits=limits)
@@ -138,10 +138,7 @@ class Sessions:
         return known
 
     def _open_beside(self, fp: FunctionalProblem, opened: ExitStack) -> tuple[ProblemSession, ProblemSession | None]:
-        """Open the session and examine the problem meanwhile.
-
-        And a session for it at small sizes opened too.
-        """
+        """Open the session; meanwhile examine the problem, and open a session for it at small sizes. Return both."""
         with ThreadPoolExecutor(max_workers=2) as pool:
             examined = pool.submit(self._examine, fp)
             small = pool.submit(self._small_beside, fp, opened)
@@ -251,10 +248,7 @@ class Sessions:
         return opened.enter_context(self.new(found, device_lock=device_lock)) if found is not None else None
 
     def _small_beside(self, fp: FunctionalProblem, opened: ExitStack) -> ProblemSession | None:
-        """Return the problem at small sizes, opened in a thread with turns of its own.
-
-        None where its own size will do.
-        """
+        """Return a session at small sizes, opened in a thread with its own lock; None where its own size will do."""
         if takes_special(fp) or self._other_size(fp, "small") is None:
             return None
         device_lock = DeviceLock(self.device_lock.names, self.device_lock.cache)

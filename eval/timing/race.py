@@ -242,9 +242,8 @@ class Race:
         return times.at_full_speed()
 
     def _chosen(self, count: int) -> set[int]:
-        """Return pairs whose outputs are checked.
-
-        Of the few that are made in any case, of those that most candidates get, and of the others.
+        """Return the pairs whose outputs are checked: some of the few that are made in any case, some of those that
+        most candidates get, and some of the others.
         """
         rule = self.rule
         few, least = min(count, rule.few_pairs), min(count, rule.pairs)
@@ -328,9 +327,9 @@ class Race:
         return self.session.remembered.content(sort, most, self.subject.met, make or self.session.random_recipe)
 
     def asking(self, times: Times) -> float:
-        """Return how long asking for a burst takes beside the burst; 0 for single calls.
+        """Return what asking for a burst takes as a share of the shorter side's burst; 0 for single calls.
 
-        Of either side, but for a reference whose times are events': these know nothing of asking.
+        Of the reference it counts only where its times are not events': these know nothing of asking.
         """
         calls = {"eager": 1 if times.delay_s else self.calls, "candidate": len(self.burst)}
         bursts = [n * statistics.median(times.seconds[name]) for name, n in calls.items() if n > 1]

@@ -253,7 +253,9 @@ class Checks:
         return max(LITTLE_S, 0.3 * min(self.place.session.call_s, IDLE_S))
 
     def _after_a_call(self) -> tuple[float, float]:
-        """Return one call: CPU seconds used after it, and by how many the first collection took more than another."""
+        """Make one call; return CPU seconds used after it, and by how many the first collection of outputs took more
+        than another.
+        """
         session = self.place.session
         self.subject.prepare(self.place, plain(0, len(session.specs)))
         self.subject.call(self.place, stand=False)

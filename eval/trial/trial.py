@@ -165,7 +165,9 @@ class Trial:
     # Checks
 
     def _special(self, subject: LoadedCandidate, checks: Checks) -> bool:
-        """Probe and special values, at the problem's own sizes or at smaller ones; False if the worker is lost."""
+        """Try the probe and special values, at the problem's own sizes or at smaller ones; return False if the worker
+        is lost.
+        """
         small = self.known.small
         if small is None:
             return self._special_at_own_sizes(subject, checks, "the problem is large and could not be scaled down")
@@ -184,7 +186,7 @@ class Trial:
     def _special_where_it_can(self, subject: LoadedCandidate, checks: Checks) -> bool:
         """Try special values at the smallest sizes that it takes, in a worker of its own; else at the problem's own.
 
-        False if the worker is lost.
+        Return False if the worker is lost.
         """
         self.tried_special = True
         smallest = self.known.larger if "special values" not in self.without else None  # else the probe is left
@@ -212,7 +214,9 @@ class Trial:
         return True
 
     def _special_at_own_sizes(self, subject: LoadedCandidate, checks: Checks, why: str) -> bool:
-        """Return where there are no smaller ones, as many kinds as there is room for; False if the worker is lost."""
+        """Try, where there are no smaller sizes, as many special kinds as there is room for; return False if the worker
+        is lost.
+        """
         self.tried_special = True
         if "special values" in self.without:
             checks.probe(self._tight(subject, self.session))
@@ -229,11 +233,9 @@ class Trial:
         return True
 
     def _takes_strides(self, subject: LoadedCandidate, session: ProblemSession) -> bool:
-        """Label a dependence on layouts in memory, but not a kernel's.
+        """Try another layout in memory, and label a candidate that depends on it. Return False if the worker is lost.
 
-        Whose contract promises contiguous tensors.
-
-        False if the worker is lost.
+        A kernel gets no label: its contract promises contiguous tensors.
         """
         if all(len(a.spec.shape) < 2 for a in session.fp.tensors if a.role == "input"):
             return True
@@ -253,9 +255,8 @@ class Trial:
         return subject.bind(session, tight=not session.on_gpu and "guard pages" not in self.without)
 
     def _at_other_sizes(self, subject: LoadedCandidate, session: ProblemSession, sizes: str) -> bool:
-        """Label what goes wrong at other sizes, since the contract names one size.
-
-        False if the worker is lost.
+        """Try other sizes, and label what goes wrong there, since the contract names one size; False if the worker is
+        lost.
 
         A rejection stays one: a kernel that writes late at other sizes is no less dishonest.
         """
@@ -274,7 +275,7 @@ class Trial:
         return True
 
     def _grown(self, subject: LoadedCandidate) -> bool:
-        """Try it with one size at a time grown beyond all others that were tried; False if the worker is lost."""
+        """Try it with one size at a time grown beyond all that were tried; return False if the worker is lost."""
         right = []
         for session in self.known.grown or ():
             if not self._at_other_sizes(subject, session, "grown sizes"):
@@ -571,9 +572,9 @@ def _host_us(host: Times | None, variant: str) -> float | None:
 def _against_compile(
     times: Times, baseline: Baseline | None, against_eager: Ratio
 ) -> tuple[Ratio | None, float | None, str]:
-    """Return speed-up over the best of the other baselines.
+    """Return the speed-up over the best baseline but eager, its time in microseconds, and a note.
 
-    Live pairs in a confirmation, else by way of the cached one.
+    In a confirmation it was timed in the same pairs; else the cached one counts, by way of eager.
     """
     if baseline is None:
         others = {v: median_us(taken) for v, taken in times.seconds.items() if v not in {"candidate", "eager"}}

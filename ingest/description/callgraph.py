@@ -223,10 +223,7 @@ def _idiom(graph: tuple[Step, ...], number: int) -> str | None:
 
 
 def _gate(graph: tuple[Step, ...], step: Step) -> str | None:
-    """Return `x * sigmoid(x)`, `x * tanh(softplus(x))`, `x / (1 + |x|)`, GELU by erf or tanh.
-
-    And gates of other values.
-    """
+    """Return `x * sigmoid(x)`, `x * tanh(softplus(x))`, `x / (1 + |x|)`, GELU by erf or tanh, and other gates."""
     for source in step.inputs:
         others = set(step.inputs) - {source}
         if gate := _above(graph, source, {"sigmoid", "silu"}):

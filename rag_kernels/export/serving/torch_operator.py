@@ -234,9 +234,8 @@ def _directly(op: Any, forward: Callable[..., Any], device: str) -> bool:
 
 
 def independent(served: Served, functional: str) -> bool:
-    """Return whether the functional form takes free sizes that were moved against each other.
-
-    And returns what was told.
+    """Return whether the functional form takes free sizes that were moved against each other, and returns what was
+    told.
 
     Tried without data. A form in which sizes stand as numbers does not take others: those are then not served.
     """

@@ -37,7 +37,7 @@ class CudaScatter(CudaRegion):
     """Prints one scatter as a kernel."""
 
     def point(self) -> list[str]:
-        """Return one element of the scatter a thread."""
+        """Return the body for one element of the scatter a thread."""
         head = [
             "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
             f"if (t >= {self.total(self.nest.outer)}) return;",
