@@ -139,15 +139,7 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
             raise ValueError("Gradients were not verified at other sizes than the kernel's own: call the module there.")
         return functional_gradients(kernel.functional, grads, values)
 
-    kinds = ["Tensor" if a.role != "scalar" else SCALARS[a.dtype] for a in served.arguments]
-    names = names or [f"a{i}" for i in range(len(kinds))]
-    given = ", ".join(f"{kind} {name}" for kind, name in zip(kinds, names, strict=True))
-    result = "Tensor" if many == 1 else f"({', '.join(['Tensor'] * many)})"
-    device = kernel.backend if tensors else None
-    kept = step.saved or 0 if step is not None else 0
-    name, known = registered(
-        f"{namespace}::{kernel.name}", Form(given, result, device, tuple(kinds), tuple(made), kept)
-    )
+    name, known = registered(f"{namespace}::{kernel.name}", _form(kernel, names, made, step))
     with known.lock:
         known.answers.update(forward=forward, fake=fake, gradients=gradients)
         if known.op is None:
@@ -155,6 +147,21 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
     served.related = served.related and not (kernel.functional and independent(served, kernel.functional))
     op: Callable[..., Any] = known.op
     return op
+
+
+def _form(kernel: Verified, names: Sequence[str], made: Sequence[int], step: Backward | None) -> Form:
+    """Return what torch is told of a kernel whose arguments have these names, a0, a1... where there are none.
+
+    `made` are the outputs that the backward of a training step is given.
+    """
+    served = kernel.served
+    kinds = ["Tensor" if a.role != "scalar" else SCALARS[a.dtype] for a in served.arguments]
+    names, many = names or [f"a{i}" for i in range(len(kinds))], len(served.outputs)
+    given = ", ".join(f"{kind} {name}" for kind, name in zip(kinds, names, strict=True))
+    result = "Tensor" if many == 1 else f"({', '.join(['Tensor'] * many)})"
+    device = kernel.backend if served.tensors else None
+    kept = step.saved or 0 if step is not None else 0
+    return Form(given, result, device, tuple(kinds), tuple(made), kept)
 
 
 def _registered_anew(name: str, known: Registered) -> Any:

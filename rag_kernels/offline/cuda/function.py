@@ -7,6 +7,7 @@ elements at a time it has a second kernel, and sizes and addresses decide at eac
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names
@@ -67,74 +68,53 @@ def parts_of(needs: Needs) -> str:
     return needs.products() + shared + needs.attentions() + (ORDER if needs.order else "")
 
 
+@dataclass
+class _Kernels:
+    """The kernels of one function. `known` maps anonymous texts of kernels in the file to their names.
+
+    A kernel that is like another but for names is not written twice, which saves nvcc minutes in a deep network.
+    """
+
+    known: dict[str, str]
+    texts: list[str] = field(default_factory=list)
+
+    def add(self, text: list[str]) -> None:
+        """Add a kernel that no other is compared with."""
+        self.texts.extend([*text, ""])
+
+    def kept(self, name: str, text: list[str], launch: list[str]) -> list[str]:
+        """Return the statements that launch this kernel, or the one in the file that is like it."""
+        other = self.known.setdefault(anonymous(name, text), name)
+        if other == name:
+            self.add(text)
+        return [re.sub(rf"\b{name}\b", other, line) for line in launch]
+
+
 def function_text(function: Function, parameters: CudaParameters, known: dict[str, str], needs: Needs) -> str:
     """Return the function's kernels and the host function that launches them.
 
-    `known` maps anonymous texts of kernels in the file to their names. A kernel that is like another but for names is
-    not written twice, which saves nvcc minutes in a deep network. Kernels note in `needs` what they call.
+    `known` is that of the file, see `_Kernels`. Kernels note in `needs` what they call.
     """
     names = Names()
     sizes = Sizes(names)
     sizes.solve(function, short=parameters.short)
-    texts: list[str] = []
-    launches: list[str] = []
-
-    def kept(name: str, text: list[str], launch: list[str]) -> list[str]:
-        """Return the statements that launch this kernel, or the one in the file that is like it."""
-        other = known.setdefault(anonymous(name, text), name)
-        if other == name:
-            texts.extend([*text, ""])
-        return [re.sub(rf"\b{name}\b", other, line) for line in launch]
-
+    kernels, launches = _Kernels(known), list[str]()
     for number, region in enumerate(function.regions):
-        if isinstance(region, AttentionRegion):
-            text, launch = attention_text(f"{function.name}_{number}", region, function, sizes, parameters, needs)
-            texts.extend([*text, ""])
-            launches += launch
-            continue
-        if isinstance(region, ScatterRegion | OrderRegion):
-            name = f"{function.name}_{number}"
-            if isinstance(region, ScatterRegion):
+        name = f"{function.name}_{number}"
+        match region:
+            case AttentionRegion():
+                text, launch = attention_text(name, region, function, sizes, parameters, needs)
+                kernels.add(text)
+            case ScatterRegion():
                 text, launch = scatter_text(name, region, function, sizes, parameters)
-            else:
+                kernels.add(text)
+            case OrderRegion():
                 needs.order = True
                 text, launch = order_text(name, region, function, sizes, parameters)
-            texts.extend([*text, ""])
-            launches += launch
-            continue
-        name, kernel = f"{function.name}_{number}", CudaRegion.of(region, function, sizes, parameters)
-        kernel.needs = needs
-        product = kernel.product(name, function)
-        tiles = None if product else tiled_scans(region, function, sizes, parameters, single=True)
-        columns = ColumnScans.of(region, function, sizes, parameters)
-        kernel = tiles or (columns if columns.serves() else kernel)
-        launch = kept(name, *(product or kernel.text(name, function)))
-        few = kernel.few_rows_product(f"{name}_few", function) if product else None
-        if few:
-            text, other, condition = few
-            other = kept(
-                f"{name}_few", text, [f"if ({condition}) {{", *indent(other), "} else {", *indent(launch), "}"]
-            )
-            launches += ["{", *indent(other), "}"]
-            continue
-        copied = kernel.hopper_product(f"{name}_tma", function) if product else None
-        if copied:
-            text, other, condition = copied
-            found = [f"static const bool built = tma_built((const void*){name}_tma);", f"if ({condition}) {{"]
-            other = kept(f"{name}_tma", text, [*found, *indent(other), "} else {", *indent(launch), "}"])
-            launches += ["{", *indent(other), "}"]
-            continue
-        multi_block = None if product else multi_block_region(region, function, sizes, parameters)
-        second = multi_block or (None if product else wide_region(region, function, sizes, parameters))
-        needs.scans |= isinstance(kernel, TiledScans) or isinstance(second, TiledScans)
-        needs.teams |= multi_block is not None
-        if second:
-            other_name = f"{name}_spread" if multi_block else f"{name}_wide"
-            text, other = second.text(other_name, function)
-            other = kept(other_name, text, [f"if ({second.condition(other_name)}) {{", *indent(other)])
-            launches += [*other, "} else {", *indent(launch), "}"]
-        else:
-            launches += ["{", *indent(launch), "}"] if len(launch) > 1 else launch
+                kernels.add(text)
+            case _:
+                launch = _nest_launch(name, region, function, sizes, parameters, needs, kernels)
+        launches += launch
     lines = [f"void {function.name}_kernel({function.parameters('cuda')}) {{"]
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
@@ -143,7 +123,52 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
         lines.append(f"  {ctype}* {c_name(buffer)}_data = scratch<{ctype}>({total}, stream);")
     lines += indent(launches)
     lines += [f"  cudaFreeAsync({c_name(b)}_data, stream);" for b in function.scratch]
-    return "\n".join([*texts, *lines, "}", f"RK_EXPORT({function.name}, {function.name}_kernel)", ""])
+    return "\n".join([*kernels.texts, *lines, "}", f"RK_EXPORT({function.name}, {function.name}_kernel)", ""])
+
+
+def _nest_launch(
+    name: str,
+    region: Region,
+    function: Function,
+    sizes: Sizes,
+    parameters: CudaParameters,
+    needs: Needs,
+    kernels: _Kernels,
+) -> list[str]:
+    """Write the kernels of a loop nest: the one that serves all sizes, and a faster one for those that it takes.
+
+    Return the statements that choose between them at the sizes of a call, and launch.
+    """
+    kernel: CudaRegion = CudaRegion.of(region, function, sizes, parameters)
+    kernel.needs = needs
+    product = kernel.product(name, function)
+    tiles = None if product else tiled_scans(region, function, sizes, parameters, single=True)
+    columns = ColumnScans.of(region, function, sizes, parameters)
+    kernel = tiles or (columns if columns.serves() else kernel)
+    launch = kernels.kept(name, *(product or kernel.text(name, function)))
+    few = kernel.few_rows_product(f"{name}_few", function) if product else None
+    if few:
+        text, other, condition = few
+        other = kernels.kept(
+            f"{name}_few", text, [f"if ({condition}) {{", *indent(other), "} else {", *indent(launch), "}"]
+        )
+        return ["{", *indent(other), "}"]
+    copied = kernel.hopper_product(f"{name}_tma", function) if product else None
+    if copied:
+        text, other, condition = copied
+        found = [f"static const bool built = tma_built((const void*){name}_tma);", f"if ({condition}) {{"]
+        other = kernels.kept(f"{name}_tma", text, [*found, *indent(other), "} else {", *indent(launch), "}"])
+        return ["{", *indent(other), "}"]
+    multi_block = None if product else multi_block_region(region, function, sizes, parameters)
+    second = multi_block or (None if product else wide_region(region, function, sizes, parameters))
+    needs.scans |= isinstance(kernel, TiledScans) or isinstance(second, TiledScans)
+    needs.teams |= multi_block is not None
+    if second:
+        other_name = f"{name}_spread" if multi_block else f"{name}_wide"
+        text, other = second.text(other_name, function)
+        other = kernels.kept(other_name, text, [f"if ({second.condition(other_name)}) {{", *indent(other)])
+        return [*other, "} else {", *indent(launch), "}"]
+    return ["{", *indent(launch), "}"] if len(launch) > 1 else launch
 
 
 def wide_region(

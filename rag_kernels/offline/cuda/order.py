@@ -8,6 +8,8 @@ Where few are wanted of a long lane, a block goes through it once and keeps what
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.order_keys import KEYS, pair_of
@@ -325,9 +327,20 @@ def order_text(
         "                  [&](int64_t j, int64_t from) { put(lane, j, from); });",
         "}",
     ]
-    launch = [
-        f"const int64_t lanes = {names.product(tuple(lanes))}, n = {names.product(ordered.over)};",
-        f"const int64_t wanted = {names.product(ordered.taken)};",
+    counts = [names.product(group) for group in (tuple(lanes), ordered.over, ordered.taken)]
+    return text, ["{", *indent(_launch(name, counts, given, most)), "}"]
+
+
+def _launch(name: str, counts: Sequence[str], given: str, most: int) -> list[str]:
+    """Return the statements that launch: a choice for few wanted elements, one block a lane, or digit by digit.
+
+    `counts` are the numbers of lanes, of elements of one and of those wanted, as C; `most` pairs fit a block.
+    """
+    lanes, elements, wanted = counts
+    of = f"{name}_pair"
+    return [
+        f"const int64_t lanes = {lanes}, n = {elements};",
+        f"const int64_t wanted = {wanted};",
         'RK_CHECK(n < (int64_t(1) << 30), "this kernel sorts fewer than 2^30 elements of a lane");',
         'RK_CHECK(wanted <= n, "this kernel is asked for more elements than a lane has");',
         f"if (lanes > 0 && wanted > 0 && n > {most} && wanted <= {most // 4}) {{",
@@ -354,4 +367,3 @@ def order_text(
         "  cudaFreeAsync(board, stream);",
         "}",
     ]
-    return text, ["{", *indent(launch), "}"]
