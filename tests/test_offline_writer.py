@@ -122,6 +122,15 @@ def test_what_stays_with_the_library_is_named_with_the_reason() -> None:
     assert OfflineWriter().why_not(problem()) == ""
 
 
+def test_pointers_are_variables_where_a_byte_is_stored() -> None:
+    """Such a store may change a tensor that holds a pointer, as far as a compiler knows, and vectors end there."""
+    for body, plain in (("(x > y).to(torch.int8), x + y", False), ("x + y", True)):
+        plan = write(
+            functional("bytes", Case(f"return {body}", "torch.rand(7, 40)", "torch.rand(40)")), CpuParameters()
+        )
+        assert plan is not None and (".data[" in plan.candidate.source) is plain
+
+
 def test_no_reduced_loop_is_a_number_where_other_sizes_are_to_be_served() -> None:
     fp = functional("short", Case("return x.sum(-1) * y", "torch.rand(7, 40)", "torch.rand(7)"))
     for also, needs in [((), True), (("COLUMNS=99",), False)]:

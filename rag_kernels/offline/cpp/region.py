@@ -29,6 +29,7 @@ from rag_kernels.offline.cpp import scatter as scatter_cpp
 from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.parameters import c_name
 from rag_kernels.offline.ir.reductions import Kind
 
@@ -96,13 +97,27 @@ def function_text(function: Function, parameters: CpuParameters) -> str:
         name = c_name(buffer)
         lines.append(f"  std::unique_ptr<{ctype}[]> {name}_memory(new {ctype}[{total}]);")
         lines.append(f"  {ctype}* const {name}_data = {name}_memory.get();")
+    local = pointers_of(function)
+    arguments = [b for b in dict.fromkeys((*function.inputs, *function.outputs)) if not local[b].endswith(".data")]
+    lines += [f"  auto* const {local[b]} = {c_name(b)}.data;" for b in arguments]
     lines += ["  " + line if line else "" for line in regions]
     return "\n".join([*lines, "}", f"RK_EXPORT({function.name}, {function.name}_kernel)", ""])
 
 
+def pointers_of(function: Function) -> dict[str, str]:
+    """Return the pointers to all buffers, as C.
+
+    A store of one byte may change anything for a compiler, the tensors that hold the pointers too: it would read these
+    again at each element, and make no vectors. So they are variables where there is such a store.
+    """
+    bytes_stored = any(ITEMSIZE.get(function.specs[b].dtype) == 1 for r in function.regions for b in r.stores)
+    variables = function.specs if bytes_stored else function.scratch
+    return {b: f"{c_name(b)}_data" if b in variables else f"{c_name(b)}.data" for b in function.specs}
+
+
 def region_text(region: Region, function: Function, names: Names, parameters: CpuParameters) -> list[str]:
     """Return the statements of one region: in tiles if it is a product, else by its schedule."""
-    pointers = {b: f"{c_name(b)}_data" if b in function.scratch else f"{c_name(b)}.data" for b in function.specs}
+    pointers = pointers_of(function)
     storage = function.storage()
     match region:
         case AttentionRegion():
