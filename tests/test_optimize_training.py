@@ -181,3 +181,12 @@ def test_what_a_kernel_cannot_train_is_told() -> None:
         optimize(nn.Dropout(0.5), [torch.randn(3, 4)])
     with pytest.raises(ProblemError, match="no output of the forward has a gradient"):
         optimize(nn.Softmax(0).double(), [torch.ones(3).long()])
+
+
+def test_gradients_of_gradients_are_refused_with_what_to_do(head: Best) -> None:
+    fast = head.optimized()
+    x = torch.randn(ROWS, WIDTH, requires_grad=True)
+    loss = fast(x, torch.randint(0, WORDS, (ROWS,)))
+    (first,) = torch.autograd.grad(loss, x, create_graph=True)
+    with pytest.raises(ValueError, match="leave this module as it is, out of `apply`"):
+        first.square().sum().backward()

@@ -78,7 +78,10 @@ _SIGNATURE = """
 
 def _signature():
     own, *rest = inspect.signature(ForwardModel.forward).parameters.values()
-    grad_output = inspect.Parameter("grad_output", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    name = "grad_output"
+    while any(p.name == name for p in rest):
+        name += "_"
+    grad_output = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return inspect.Signature([own, grad_output, *(p.replace(default=inspect.Parameter.empty) for p in rest)])
 
 

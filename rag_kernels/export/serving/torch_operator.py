@@ -199,10 +199,19 @@ def _registered_anew(name: str, known: Registered) -> Any:
     pulls = known.asking("gradients")
     gradient_op = custom_op(f"{name}_backward", pulls, mutates_args=(), device_types=device, schema=schema)
     gradient_op.register_fake(fake_gradients)
+    gradient_op.register_autograd(_no_further, setup_context=lambda ctx, inputs, output: None)
     op.register_autograd(backward, setup_context=setup)
     if device is None or not _directly(op, forward, device):
         op.register_kernel(device)(forward)
     return op
+
+
+def _no_further(ctx: Any, *grads: Any) -> Any:
+    """Raise what is to be done where a gradient of a kernel's gradients is asked for."""
+    raise ValueError(
+        "A kernel's gradients have none of their own (for `create_graph=True`, a penalty on gradients, a Hessian): "
+        "leave this module as it is, out of `apply`, or call the original where such are wanted."
+    )
 
 
 def _directly(op: Any, forward: Callable[..., Any], device: str) -> bool:
