@@ -11,6 +11,7 @@ from support.kept import kept_judge, kept_workers
 
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.numerics.compare import UNIT_ROUNDOFF
 from rag_kernels.eval.numerics.rounding_noise import RoundingNoise
 from rag_kernels.eval.numerics.steps import Choice, as_good, excused
 from rag_kernels.eval.problem import problem_from_source
@@ -58,6 +59,37 @@ def test_a_step_is_excused_where_something_was_rounded_before_it_alone() -> None
     got = reference.clone()
     got[1, 7] = 9.0  # by more than a step
     assert excused(got, reference, oracle, again()) is None
+
+
+def bent(x: torch.Tensor, w: torch.Tensor, parts: int = 1) -> torch.Tensor:
+    """Return the gradient behind a product and a ReLU, the product summed in so many parts."""
+    product = sum(a @ b for a, b in zip(x.chunk(parts, 1), w.chunk(parts, 0), strict=True))
+    return (product > 0).to(x.dtype) @ w.t()  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_sign_of_a_product_that_cancels_is_roundings_unless_it_is_exact(exact: bool) -> None:
+    x, w = torch.randn(64, 256, generator=GEN), torch.randn(256, 64, generator=GEN)
+    x[0] -= (x[0].double() @ w[:, 0].double() / w[:, 0].double().square().sum() * w[:, 0].double()).float()
+    if exact:
+        x, w = (x * 4).round(), (w * 4).round()
+        x[0], w[:, 0] = 0.0, 1.0
+        x[0, 0], x[0, 1] = 1.0, -1.0
+    reference, oracle = bent(x, w), bent(x.double(), w.double())
+
+    def again() -> Iterator[torch.Tensor]:
+        for _ in range(16):
+            with RoundingNoise(GEN, operands=UNIT_ROUNDOFF[torch.float32], exact_stays=True):
+                moved = bent(x, w)
+            yield moved
+
+    got = oracle.float()
+    got[0] += (-1 if oracle_sign(x, w) > 0 else 1) * w[:, 0]  # the sign of one element is the other one
+    assert (excused(got, reference, oracle, again()) is None) is exact
+
+
+def oracle_sign(x: torch.Tensor, w: torch.Tensor) -> float:
+    return float(x[0].double() @ w[:, 0].double())
 
 
 def test_an_index_is_as_good_as_its_value() -> None:

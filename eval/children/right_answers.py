@@ -21,6 +21,7 @@ from rag_kernels.eval.index_ties import index_source
 from rag_kernels.eval.input_kinds import precision_class
 from rag_kernels.eval.messages.protocol import Answered, Checked, Comparison, PrecisionShown
 from rag_kernels.eval.numerics.compare import (
+    UNIT_ROUNDOFF,
     Yardstick,
     compare,
     decided_by_rounding,
@@ -216,11 +217,14 @@ class RightAnswers:
         return Comparison(True, 0.0, "") if self._chosen_as_well(at, got, own, right) else result
 
     def _again(self, at: int) -> Iterator[torch.Tensor]:
-        """Yield an output of one run after another with amplified rounding."""
+        """Yield an output of one run after another with amplified rounding.
+
+        That of products is of their operands: what cancels is not near to what it owes, and has little of its own.
+        """
         generator = self._generator()
         for _ in range(MOST_RUNS):
             self.module.restore()
-            with RoundingNoise(generator, exact_stays=True):
+            with RoundingNoise(generator, operands=UNIT_ROUNDOFF[torch.float32], exact_stays=True):
                 results = self.module.call()
             yield results[at]  # outside: what is done with it rounds as ever
 

@@ -45,7 +45,7 @@ class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.applied = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.partition("::")[2]
+        name, given = func._schema.name.partition("::")[2], args
         if self._operands is not None and not func._schema.is_mutable and MATMUL_LIKE.fullmatch(name):
             self.applied += 1
             args = tuple(
@@ -55,12 +55,13 @@ class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         if self._results is not None and name not in self._spared and _computes(func, args, result):
             self.applied += 1
-            for value in pytree.tree_leaves(result):
+            plain = func(*given, **(kwargs or {})) if self._exact_stays and args is not given else result
+            for value, own in zip(pytree.tree_leaves(result), pytree.tree_leaves(plain), strict=True):
                 if _is_float(value):
-                    before = value.clone() if self._exact_stays else value
+                    before = own.clone() if self._exact_stays else value
                     if (changed := self._results(value)) is not value:
                         value.copy_(changed)
-                    if self._exact_stays and (exact := _exact(func, args, kwargs, before)) is not None:
+                    if self._exact_stays and (exact := _exact(func, given, kwargs, before)) is not None:
                         value.copy_(torch.where(exact, before, value))
         return result
 
