@@ -38,6 +38,7 @@ from rag_kernels.export.drop_in import with_kernel
 from rag_kernels.export.forms.module_file import compiled_of
 from rag_kernels.export.packages import write_package
 from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.gradients import backward_problem
 from rag_kernels.ingest.functional.training_step import training_step
 from rag_kernels.llm.prompt_values import step_signatures
 from rag_kernels.offline.compose import first_plans, library_call, write
@@ -342,6 +343,24 @@ def test_what_is_made_from_nothing_lies_on_the_device(step: FunctionalProblem) -
     for backend in ("cpu", "cuda"):
         plan = write(made, starting_parameters(backend))  # type: ignore[arg-type]
         assert plan is not None and "scalar_tensor" not in plan.candidate.source.split("def forward")[1]
+
+
+def test_gradients_of_means_of_windows_and_of_signs_are_fused() -> None:
+    text = ATTENDING.source.replace("self.norm(x)", "x / (1 + x.abs())")
+    cut = text.index("        return F.scaled"), text.index("def get_inputs")
+    text = text[: cut[0]] + "        return F.avg_pool2d(y, (2, 3))\n\n\n" + text[cut[1] :]
+    with kept_workers() as workers:
+        step = functionalize(training_step(Problem("pooled", text)), workers=workers)
+    plan = write(step, starting_parameters("cpu"))
+    assert step.verified and plan is not None and not plan.stopped and not plan.library
+
+
+def test_an_argument_may_be_called_as_the_gradient_is() -> None:
+    text = NORMED.source.replace("self, x, place", "self, x, grad_output").replace("x[place]", "x[grad_output]")
+    with kept_workers() as workers:
+        for made in (training_step(Problem("named", text)), backward_problem(Problem("named", text))):
+            names = [a.name for a in functionalize(made, workers=workers).arguments]
+            assert names[:4] == ["grad_output__0", "grad_output__1", "x", "grad_output"]
 
 
 ATTENDING = Problem(

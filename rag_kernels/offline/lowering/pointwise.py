@@ -162,6 +162,7 @@ POINTWISE: dict[str, Pointwise] = {
     "round": nearest,
     "rsqrt": rsqrt,
     "sigmoid": sigmoid,
+    "sgn": sign,
     "sign": sign,
     "signbit": is_negative,
     "silu": silu,
