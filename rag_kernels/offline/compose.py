@@ -29,8 +29,9 @@ from rag_kernels.offline.foreign_kernel import Foreign, is_foreign
 from rag_kernels.offline.fusion.attention import lowered_with_attention
 from rag_kernels.offline.fusion.common_values import shared
 from rag_kernels.offline.fusion.online_reduction import one_pass
+from rag_kernels.offline.fusion.planner import Planner, Split
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
-from rag_kernels.offline.fusion.regions import AttentionRegion, Planner, Region, Split
+from rag_kernels.offline.fusion.regions import AttentionRegion, Region
 from rag_kernels.offline.fusion.rematerialize import without_rematerialization
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.graph.training_step import EVERYTHING, NOTHING, halves

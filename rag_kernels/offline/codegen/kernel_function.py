@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from rag_kernels.eval.records import Backend, FunctionalProblem, TensorArgument, TensorSpec
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.loop_nest import Names
+from rag_kernels.offline.fusion.products import tile_of
 from rag_kernels.offline.fusion.reciprocals import owes_half
-from rag_kernels.offline.fusion.regions import Region, tile_of
+from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number, c_name, numbers
 

@@ -12,7 +12,8 @@ from rag_kernels.offline.codegen.own_text import inside, nest_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.reduction_texts import C
 from rag_kernels.offline.codegen.statements import Printer, Scope
-from rag_kernels.offline.fusion.regions import ScatterRegion, loops_of
+from rag_kernels.offline.fusion.loops import loops_of
+from rag_kernels.offline.fusion.regions import ScatterRegion
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import is_float
 from rag_kernels.offline.ir.reductions import Kind

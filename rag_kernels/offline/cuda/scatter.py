@@ -19,7 +19,8 @@ from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.reduce_loops import count_of
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda.wide_scatter import WideScatter
-from rag_kernels.offline.fusion.regions import ScatterRegion, loops_of
+from rag_kernels.offline.fusion.loops import loops_of
+from rag_kernels.offline.fusion.regions import ScatterRegion
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import c_name
 from rag_kernels.offline.ir.reductions import Kind

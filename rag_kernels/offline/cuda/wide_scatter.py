@@ -17,7 +17,8 @@ from rag_kernels.offline.codegen.reduction_texts import C
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.cuda.vectorized import VectorizedRegion, find_quads, width_of
-from rag_kernels.offline.fusion.regions import ScatterRegion, loops_of
+from rag_kernels.offline.fusion.loops import loops_of
+from rag_kernels.offline.fusion.regions import ScatterRegion
 from rag_kernels.offline.ir.parameters import c_name
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.lower import Scattered

@@ -17,7 +17,6 @@ from itertools import count
 
 from rag_kernels.eval.aten import base_name, names
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
-from rag_kernels.offline.fusion.regions import rewrite
 from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, is_float
@@ -26,6 +25,7 @@ from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import operands as operands_of
 from rag_kernels.offline.ir.patterns import strip, uncast
 from rag_kernels.offline.ir.reductions import Kind
+from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.lowering.lower import Attended, Entry, Library, Lowered, Lowering, Rule, Stored, values_of
 from rag_kernels.offline.lowering.rules_product import ATTENTION, PRODUCTS, product, transposed
 

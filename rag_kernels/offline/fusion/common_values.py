@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
-from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion, rebuilt
+from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.ir.rewriting import rebuilt
 from rag_kernels.offline.lowering.lower import with_values
 
 

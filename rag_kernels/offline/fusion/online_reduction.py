@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from rag_kernels.offline.fusion.regions import rewrite
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.expressions import Expr, cast_value, square, where
@@ -25,6 +24,7 @@ from rag_kernels.offline.ir.patterns import (
     strip,
 )
 from rag_kernels.offline.ir.reductions import Kind
+from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.lowering.lower import Lowered, Stored
 
 STREAMED = 4  # sums of exponentials of narrow rows, of which nothing is stored, run in one pass from so much less on

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rag_kernels.eval.records import FunctionalProblem
-from rag_kernels.offline.fusion.regions import rebuilt
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, is_float
 from rag_kernels.offline.ir.expressions import Expr, reciprocal
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import exponential_below, operands, strip
+from rag_kernels.offline.ir.rewriting import rebuilt
 from rag_kernels.offline.lowering.lower import Lowered, Stored
 
 SHORT = frozenset({"int32", "int16", "int8", "uint8"})

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
 
-from rag_kernels.offline.fusion.regions import rebuilt
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.ir.rewriting import rebuilt
 from rag_kernels.offline.lowering.lower import Lowered, Step, Stored, made_by, with_values
 
 

@@ -1,0 +1,47 @@
+"""Trees of values with some values replaced: what every pass over the IR goes through.
+
+Comes in: a value and what to put in place of some. Goes out: a tree whose untouched parts are the same objects. Knows
+nothing of loops and regions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rag_kernels.offline.ir import values as ir
+
+
+def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> ir.Value:
+    """Return the tree with some values replaced; untouched parts stay the same objects.
+
+    `change` returns the replacement of a value, or None to keep it and visit its children.
+    """
+    memo: dict[ir.Value, ir.Value] = {}
+
+    def visit(v: ir.Value) -> ir.Value:
+        if v not in memo:
+            memo[v] = change(v) or rebuilt(v, visit)
+        return memo[v]
+
+    return visit(value)
+
+
+def rebuilt(value: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
+    """Return the value over visited children, or itself when none changed."""
+    before = ir.children(value)
+    after = tuple(visit(child) for child in before)
+    if all(a is b for a, b in zip(after, before, strict=True)):
+        return value
+    match value:
+        case ir.Op():
+            return ir.Op(value.dims, value.dtype, value.operator, after)
+        case ir.Reduce():
+            return ir.Reduce(value.dims, value.dtype, value.kind, after[0], value.over, value.guards)
+        case ir.Scan():
+            return ir.Scan(value.dims, value.dtype, value.kind, after[0], value.over)
+        case ir.Load():
+            values = iter(after)
+            index = tuple(next(values) if isinstance(i, ir.Value) else i for i in value.index)
+            return ir.Load(value.dims, value.dtype, value.buffer, value.stored, index, value.storage)
+        case _:
+            raise AssertionError(type(value))
