@@ -1,0 +1,81 @@
+"""Times ways to ask twelve parameters whether they are still what a kernel serves, in one process, in turns.
+
+    python tests/bench/guard_costs.py
+
+The contract of an exported module asks type, dtype, layout, device and sizes of each (`export/serving/served.py`). Two
+ways look cheaper and are not kept: what `.data =` changes has no version, and may have the same address, so identity,
+version and address together are not sound; `is_set_to` is sound beside a dtype, and dearer. Prints microseconds.
+"""
+
+from __future__ import annotations
+
+import timeit
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import nn
+
+COUNT, CALLS, TURNS = 12, 60, 400
+TYPE, DTYPE, LAYOUT = (
+    "type(v{i}) is not P and type(v{i}) is not T",
+    "v{i}.dtype is not f32",
+    "v{i}.layout is not strided",
+)
+ASKED = {
+    "it is read from its module": (),
+    "type, dtype, layout, is_cpu, sizes: what is asked": (TYPE, DTYPE, LAYOUT, "not v{i}.is_cpu", "v{i}.shape != size"),
+    "the same by one attrgetter each": (TYPE, "get(v{i}) != want"),
+    "identity, version, address: not sound": ("v{i} is not h{i}", "v{i}._version", "not v{i}.data_ptr()"),
+    "identity, is_set_to, dtype": ("v{i} is not h{i}", "not v{i}.is_set_to(alias{i})", DTYPE),
+    "identity, dtype, is_cpu, sizes, is_contiguous": (
+        "v{i} is not h{i}",
+        DTYPE,
+        "not v{i}.is_cpu",
+        "v{i}.shape != size",
+        "not v{i}.is_contiguous()",
+    ),
+}
+
+
+def names() -> dict[str, Any]:
+    held = [nn.Parameter(torch.rand(16)) for _ in range(COUNT)]
+    known = {"P": nn.Parameter, "T": torch.Tensor, "f32": torch.float32, "strided": torch.strided, "size": (16,)}
+    known |= {"get": attrgetter("dtype", "layout", "is_cpu", "shape"), "at": {str(i): p for i, p in enumerate(held)}}
+    known |= {"want": (torch.float32, torch.strided, True, torch.Size([16]))}
+    known |= {f"h{i}": p for i, p in enumerate(held)} | {f"alias{i}": p.detach() for i, p in enumerate(held)}
+    return known
+
+
+def function(asked: tuple[str, ...], known: dict[str, Any]) -> Callable[[], bool]:
+    lines = [f"v{i} = at['{i}']" for i in range(COUNT)]
+    lines += [f"if {condition.format(i=i)}: return False" for i in range(COUNT) for condition in asked]
+    exec("def guard():\n    " + "\n    ".join([*lines, "return True"]), known)
+    made: Callable[[], bool] = known["guard"]
+    assert made()
+    return made
+
+
+def swapped_data_shows() -> tuple[bool, bool]:
+    """Return whether a parameter's version or address tell that its content was transposed by `.data =`."""
+    one = nn.Parameter(torch.rand(4, 4))
+    version, address = one._version, one.data_ptr()
+    one.data = one.data.t()
+    return one._version != version, one.data_ptr() != address
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    made = {told: function(asked, names()) for told, asked in ASKED.items()}
+    least = dict.fromkeys(made, float("inf"))
+    for _ in range(TURNS):
+        for told, one in made.items():
+            least[told] = min(least[told], timeit.timeit(one, number=CALLS) / CALLS * 1e6)
+    for told, us in least.items():
+        print(f"{us:6.2f} us  {1000 * us / COUNT:4.0f} ns a tensor  {told}")
+    print("version, address tell of a transposed .data:", *swapped_data_shows())
+
+
+if __name__ == "__main__":
+    main()
