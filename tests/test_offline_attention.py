@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,18 +165,45 @@ EMULATED = {
 }
 
 
-@pytest.mark.parametrize("name", EMULATED)
-def test_cuda_attention_is_right(name: str, tmp_path: Path) -> None:
-    fp = functional(name.replace(" ", "_").replace(",", ""), EMULATED[name])
-    plan = write(fp, CudaParameters(attention=1))
-    assert plan is not None and plan.candidate.tier == "kernel" and plan.schedules == ("attention",)
-    module = build_emulated(plan.candidate.source, tmp_path)
+def emulated(plan: Plan, fp: FunctionalProblem, folder: Path) -> Callable[..., list[torch.Tensor]]:
+    module = build_emulated(plan.candidate.source, folder)
 
     def call(*tensors: torch.Tensor) -> list[torch.Tensor]:
         outputs = numbers.empty_outputs(fp)
         module.forward(*tensors, *(value for _, value in fp.abi_constants), *outputs)
         return outputs
 
+    return call
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_cuda_attention_is_right(name: str, tmp_path: Path) -> None:
+    fp = functional(name.replace(" ", "_").replace(",", ""), EMULATED[name])
+    plan = write(fp, CudaParameters(attention=1))
+    assert plan is not None and plan.candidate.tier == "kernel" and plan.schedules == ("attention",)
+    assert worst_ratio(fp, emulated(plan, fp, tmp_path)) < numbers.RATIO
+
+
+def masked(dtype: str, share: str) -> Case:
+    """Of three rows one has this share of the least number at every key, as masks that are added leave it."""
+    mask = f"torch.finfo(torch.{dtype}).min * {share}, torch.randn(20, 20)"
+    return Case(
+        "return torch.softmax((x @ x.mT) * 0.5 + y, -1) @ x",
+        f"torch.randn(1, 20, 32).to(torch.{dtype})",
+        f"torch.where(torch.arange(20)[:, None] % 3 == 0, {mask}).to(torch.{dtype})",
+    )
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "share"), [("float32", "1"), ("float32", "(0.9 + 0.1 * torch.rand(20, 20))"), ("bfloat16", "1")]
+)
+def test_rows_of_the_least_number_are_as_the_graph_has_them(dtype: str, share: str, cuda: bool, tmp_path: Path) -> None:
+    """Where all are alike weights are equal, else the largest has all: no score may become infinite on the way."""
+    fp = functional("least", masked(dtype, share))
+    plan = write(fp, CudaParameters(attention=1) if cuda else CpuParameters())
+    assert plan is not None and plan.schedules == ("attention",)
+    call = emulated(plan, fp, tmp_path) if cuda else numbers.caller(plan, fp, tmp_path)
     assert worst_ratio(fp, call) < numbers.RATIO
 
 

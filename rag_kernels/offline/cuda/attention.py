@@ -128,7 +128,7 @@ class CudaAttention:
         return lines
 
     def score(self, row: list[str], key: list[str]) -> list[str]:
-        """Return the function that makes a score, in powers of two, of a product."""
+        """Return the function that makes a score of a product: in powers of two, or as `unit` has it."""
         if self.nest.factor is not None:
             return [
                 f"const float of_products = float({self.nest.scale()} * {LOG2E});",
@@ -138,9 +138,18 @@ class CudaAttention:
         lines, result = self.nest.scored(self.nest.printer(pointer, self.storage), "part")
         return [
             "const auto of_score = [&](int64_t i, int64_t n, float part) {",
-            *indent([*row, *key, *lines, f"return float({result}) * {LOG2E}f;"]),
+            *indent([*row, *key, *lines, f"return float({result});"]),
             "};",
         ]
+
+    @property
+    def unit(self) -> str:
+        """Return what makes powers of two of differences of scores.
+
+        Of the differences, not of the scores: what is masked with the least number would be infinite, and a row of
+        nothing else has equal weights.
+        """
+        return "1.0f" if self.nest.factor is not None else f"{LOG2E}f"
 
     def put(self) -> list[str]:
         """Return the function that stores an element of a row's result."""
@@ -207,7 +216,7 @@ class CudaAttention:
             f"    scratch_p[2 * of_all + at * {self.columns} + e] = total;",
             "  };",
             f"  attend::run<{self.shape}, FAST>((char*)shared, rows, keys, row0, low, high, of_query, of_key,",
-            "                                 of_value, of_score, of_first, of_end, give);",
+            f"                                 of_value, of_score, of_first, of_end, {self.unit}, give);",
             "}",
         ]
 
@@ -223,7 +232,7 @@ class CudaAttention:
             *indent(self.put()),
             "  const float* const at = scratch_p + blockIdx.x * splits;",
             f"  const float* const parts = scratch_p + 2 * of_all + blockIdx.x * splits * {self.columns};",
-            f"  attend::join<{self.columns}>(at, at + of_all, parts, int(splits),",
+            f"  attend::join<{self.columns}>(at, at + of_all, parts, int(splits), {self.unit},",
             "      [&](int e, float total, float all) { of_put(i, e, total, all, 1.0f / all); });",
             "}",
         ]

@@ -218,11 +218,12 @@ template <int D, int E, int N> struct Warp<float, D, E, N> {
 };
 
 // One block: ROWS queries from `row0` meet keys from `low` to `high`. Warps share the queries, and where these are few
-// the keys of a tile; what they found meets at the end. `score` is in powers of two; `give` gets a row's sums.
+// the keys of a tile; what they found meets at the end. Differences of scores, times `unit`, are powers of two; `give` gets a row's sums.
 template <class T, int D, int E, int KEYS, int ROWS, int STAGES, int FAST, class Query, class Key, class Value,
           class Score, class First, class End, class Give>
 __device__ __forceinline__ void run(char* memory, int64_t rows, int64_t keys, int64_t row0, int64_t low, int64_t high,
-                                    Query query, Key key, Value value, Score score, First first, End end, Give give) {
+                                    Query query, Key key, Value value, Score score, First first, End end, float unit,
+                                    Give give) {
   constexpr int V = 16 / sizeof(T), EP = whole(E, 16), LD = whole(D, 16) + V, LE = EP + V;
   constexpr int ROW_WARPS = ROWS / 16, N = KEYS / (4 / ROW_WARPS);
   T* const q = (T*)memory;
@@ -273,13 +274,13 @@ __device__ __forceinline__ void run(char* memory, int64_t rows, int64_t keys, in
       for (int j = 0; j < N / 8; ++j) most = fmaxf(most, fmaxf(s[j][2 * h], s[j][2 * h + 1]));
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-      const float base = most == -INFINITY ? 0.0f : most, shrink = power<T>(top[h] - base);
+      const float base = most == -INFINITY ? 0.0f : most, shrink = power<T>((top[h] - base) * unit);
       float sum = 0.0f;
 #pragma unroll
       for (int j = 0; j < N / 8; ++j)
 #pragma unroll
         for (int c = 2 * h; c < 2 * h + 2; ++c) {
-          s[j][c] = power<T>(s[j][c] - base);
+          s[j][c] = power<T>((s[j][c] - base) * unit);
           sum += s[j][c];
         }
       all[h] = all[h] * shrink + sum;
@@ -317,7 +318,7 @@ __device__ __forceinline__ void run(char* memory, int64_t rows, int64_t keys, in
       for (int e = 0; e < EP / 8; ++e) o[e][2 * h] = o[e][2 * h + 1] = 0.0f;
       for (int w = 0; w < 4 / ROW_WARPS; ++w) {
         const float* const their = at + w * ROWS * WIDE;
-        const float share = power<float>(their[EP] - (most == -INFINITY ? 0.0f : most));
+        const float share = power<float>((their[EP] - (most == -INFINITY ? 0.0f : most)) * unit);
         all[h] += their[EP + 1] * share;
         for (int e = 0; e < EP / 8; ++e)
           for (int c = 0; c < 2; ++c) o[e][2 * h + c] += their[e * 8 + quad * 2 + c] * share;
@@ -339,14 +340,15 @@ __device__ __forceinline__ void run(char* memory, int64_t rows, int64_t keys, in
 
 // A row whose keys were split: `tops` and `sums` of its parts, whose products with values lie behind each other.
 template <int E, class Give>
-__device__ __forceinline__ void join(const float* tops, const float* sums, const float* parts, int splits, Give give) {
+__device__ __forceinline__ void join(const float* tops, const float* sums, const float* parts, int splits, float unit,
+                                     Give give) {
   float most = -INFINITY;
   for (int s = 0; s < splits; ++s) most = fmaxf(most, tops[s]);
   const float base = most == -INFINITY ? 0.0f : most;
   for (int e = threadIdx.x; e < E; e += 128) {
     float all = 0.0f, sum = 0.0f;
     for (int s = 0; s < splits; ++s) {
-      const float share = exp2f(tops[s] - base);
+      const float share = exp2f((tops[s] - base) * unit);
       all += sums[s] * share, sum += parts[s * E + e] * share;
     }
     give(e, sum, all);
