@@ -52,9 +52,10 @@ starter: $(READY)  ## make the starter archive of the package anew, from the exa
 	@for bundle in $(BUNDLES); do $(BIN)/rag-kernels archive import $$bundle --trust-bundle --archive build/starter || exit 1; done
 	@$(pack_starter)
 
-starter-claims: $(READY)  ## the same from its own measured kernels, with those of kernels/ as they are now
+starter-claims: $(READY)  ## the same from its own measured kernels and BUNDLES, with those of examples/hopper as they are now
 	@rm -rf build/starter
-	@$(BIN)/rag-kernels archive import rag_kernels/retrieval/starter.zip --trust-bundle --archive build/starter
+	@for bundle in rag_kernels/retrieval/starter.zip $(BUNDLES); do \
+	  $(BIN)/rag-kernels archive import $$bundle --trust-bundle --archive build/starter || exit 1; done
 	@$(pack_starter)
 
 # What was confirmed, and as claims the kernels of examples/hopper.

@@ -84,10 +84,10 @@ def test_kernels_for_a_gpu_build_so_too(kernels: list[ArchivedKernel], tmp_path:
 
 
 def test_exemplars_for_a_gpu_fit_a_prompt(kernels: list[ArchivedKernel]) -> None:
-    """Whole, most of the starter archive's that were generated are longer than a prompt has room for."""
+    """Many of the starter archive's that were generated have no room in a prompt but without what they never call."""
     on_gpu = [k for k in kernels if k.backend == "cuda" and k.writer == "offline"]
     short = {k.problem_name for k in on_gpu if estimate_tokens(called_only(k.source)) <= 6000}
     whole = {k.problem_name for k in on_gpu if estimate_tokens(k.source) <= 6000}
-    assert "bmm" in short and len(short) > 3 * len(on_gpu) / 4 and len(short) > 2 * len(whole)
+    assert "conv2d" in short - whole and len(short) > 3 * len(on_gpu) / 4 and len(short - whole) >= 10
     small = next(k for k in on_gpu if k.problem_name == "abs_add_div")
     assert estimate_tokens(called_only(small.source)) < estimate_tokens(small.source) / 3

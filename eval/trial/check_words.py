@@ -52,6 +52,8 @@ REMARKS: tuple[tuple[str, str], ...] = (
     (r"unchecked: .*", "This could not be tried, so the result is trusted less: confirmed in part at most."),
     (r"contiguous-only", "Needs inputs that lie in memory in the usual order."),
     (r"fragile: .*", "Less exact than PyTorch on this kind of unusual input."),
+    (r"finite-only", "Right on finite inputs; where some are NaN or infinite it differs from PyTorch."),
+    (r"rounds in between", "Rounds to 16 bits between operators, where it could have kept more."),
     (r"nondeterministic", "The same inputs gave results that differ in their last bits, all of them right."),
     (r"burst-timed", "Too short to be timed alone: several calls in a row were timed together."),
     (r"noisy machine", "The device was slowed down in many of the pairs."),

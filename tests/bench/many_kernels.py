@@ -55,6 +55,7 @@ LEAD = 24  # prepared and not taken: beyond it the cores are the judges'
 CONTEXT = 700 << 20  # bytes of a GPU that a process takes before it has a tensor
 EXAMINED_BYTES = 1 << 30  # of a footprint: what is larger is examined where it is judged
 POLL_S = 0.05
+SHOWN_TOKENS, AHEAD = 6000, 1.2  # what a prompt has room for; what a longer kernel has to be faster by
 Job = dict[str, Any]
 
 
@@ -79,7 +80,7 @@ def main() -> None:
     parser.add_argument("--burst-mib", type=int, default=8192, help="of a side's buffers in a burst of calls")
     parser.add_argument("--without", nargs="*", default=[], choices=DEFENCES, help="checks to leave out, to be quick")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after this many")
-    parser.add_argument("--least", type=float, default=0.0, help="archive: speed-up over the better baseline")
+    parser.add_argument("--least", type=float, default=0.8, help="archive: speed-up over the better baseline")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -329,12 +330,15 @@ def limits_of(precision: str, asked: argparse.Namespace, *, confirm: bool) -> Li
 
 
 def archive(asked: argparse.Namespace) -> None:
-    """Write a bundle of the kernels that were confirmed, and print how many there are of each family and dtype."""
+    """Write a bundle of the kernels that were confirmed and are worth showing: near the better baseline at least, and
+    where a prompt has no room for them ahead of it."""
     from rag_kernels.archive.bundle import export
     from rag_kernels.archive.memory import MemoryArchive
     from rag_kernels.archive.records import KernelFilter, Run
     from rag_kernels.export.evidence import unpacked
     from rag_kernels.run.standings import is_confirmed, now
+    from rag_kernels.text.called import called_only
+    from rag_kernels.text.tokens import estimate_tokens
 
     kept = MemoryArchive()
     run = Run("many_kernels", "grow", "", "{}", now())
@@ -343,7 +347,8 @@ def archive(asked: argparse.Namespace) -> None:
         if not (verified(row) and row.get("confirm")) or row.get("degenerate") or any(map(bars, row["labels"])):
             continue
         found = unpacked(row["evidence"])
-        if is_confirmed(found) and row["speedup"] >= asked.least:
+        fits = estimate_tokens(called_only(found.candidate.source)) <= SHOWN_TOKENS
+        if is_confirmed(found) and row["speedup"] >= (asked.least if fits else AHEAD):
             kept.record_attempt(replace(found, run_id=run.id, number=number, created_at=now()))
     kept.finish_run(run.id, "finished")
     print(json.dumps(export(kept, asked.out, KernelFilter(min_trust="confirmed"))))
