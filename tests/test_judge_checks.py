@@ -14,6 +14,7 @@ from judging import THOROUGH, altered, verdict
 from support.kept import kept_judge
 
 from rag_kernels.eval import codec
+from rag_kernels.eval.admission_records import Examination
 from rag_kernels.eval.buffers.parallel_copy import CHUNK, copied, copy_bytes
 from rag_kernels.eval.build.compile import Built, build, toolchain
 from rag_kernels.eval.build.products import Library
@@ -29,6 +30,7 @@ from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Passed
+from rag_kernels.eval.sessions.admission import admit
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
@@ -526,6 +528,20 @@ def test_a_probe_tells_tf32_from_bf16_where_what_follows_a_product_enlarges_both
             outputs = module.call()
         found = answers.precision(outputs, 0)
     assert found.name == shown and found.error > SEVEN_BITS  # by which alone all four were bf16
+
+
+@pytest.mark.parametrize(("precision", "by_noise"), [("strict", False), ("tf32", True)])
+def test_a_lower_precision_without_calibrated_limits_is_held_to_its_own_noise(
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch, precision: str, by_noise: bool
+) -> None:
+    """Fixed limits are what strict results keep: an examination may fail, or leave the calibration out."""
+    fp = functionalize(problem_from_source("rows", SOFTMAX.replace("128, 256", "64, 256")), workers=judge.workers)
+    other = judge.by_other_limits(replace(judge.limits, precision=precision))
+    monkeypatch.setattr(other.sessions, "admission", lambda fp: admit(Examination(notes=("not examined",))))
+    try:
+        assert other.sessions.open(fp).session.by_noise == by_noise
+    finally:
+        other.close()
 
 
 def test_sizes_that_another_process_found_are_not_looked_for_again(

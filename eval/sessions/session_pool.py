@@ -215,6 +215,9 @@ class Sessions:
             with self.device_lock.away():  # it takes its own
                 admission = self.admission(session.fp)
         session.compare_by(admission)
+        calibrated = admission is not None and admission.limits(self.limits.precision) is not None
+        if self.limits.precision != "strict" and not calibrated:  # fixed limits are those of strict results
+            session.compare_by_noise()
         if small is None:
             small = session if takes_special(session.fp) else self._at(session.fp, "small", self.device_lock, opened)
         odd = self._at(session.fp, "odd", self.device_lock, opened) if thorough else None

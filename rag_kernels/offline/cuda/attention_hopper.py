@@ -342,9 +342,9 @@ class HopperAttention:
             body = body.replace("of_score(mine_of[(i >> 1) & 1], n, s[i])", "s[i]")
         else:
             body = body.replace("PLAIN ? m * of_products : m", "m")
-            for score in ("top[h]", "s[c]"):
-                text = f"PLAIN ? fmaf({score}, of_products, -base) : {score} - base"
-                body = body.replace(text, f"({score} - base) * {of.unit}")
+            for value in ("top[h]", "s[c]"):
+                text = f"PLAIN ? fmaf({value}, of_products, -base) : {value} - base"
+                body = body.replace(text, f"({value} - base) * {of.unit}")
         rows, keys = names[nest.rows[0]], names[nest.keys[0]]
         constants = f"D = {self.depth}, KEYS = {self.keys}, GROUPS = {self.groups}, STAGES = {self.stages}"
         constants += f", QUERIES = {self.queries}, IN_TURN = {self.in_turn}, PLAIN = {int(plain)}"

@@ -218,7 +218,8 @@ template <int D, int E, int N> struct Warp<float, D, E, N> {
 };
 
 // One block: ROWS queries from `row0` meet keys from `low` to `high`. Warps share the queries, and where these are few
-// the keys of a tile; what they found meets at the end. Differences of scores, times `unit`, are powers of two; `give` gets a row's sums.
+// the keys of a tile; what they found meets at the end. Differences of scores, times `unit`, are powers of two; `give`
+// gets a row's sums.
 template <class T, int D, int E, int KEYS, int ROWS, int STAGES, int FAST, class Query, class Key, class Value,
           class Score, class First, class End, class Give>
 __device__ __forceinline__ void run(char* memory, int64_t rows, int64_t keys, int64_t row0, int64_t low, int64_t high,
