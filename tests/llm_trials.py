@@ -66,9 +66,9 @@ class Provider:
         }[fault]
 
     def _text(self, body: Body, number: int) -> str:
-        asked = re.search(r"numbered list of exactly (\d+)", str(body["messages"][1]["content"]))
+        asked = re.search(r"numbered list(?: of exactly (\d+))?", str(body["messages"][1]["content"]))
         if asked:
-            return "\n".join(f"{i}. Idea {number}.{i}: tile by {number}." for i in range(1, int(asked[1]) + 1))
+            return "\n".join(f"{i}. Idea {number}.{i}: tile by {number}." for i in range(1, int(asked[1] or 1) + 1))
         candidate = factories.candidate(variant=number)
         self.kernels.add(candidate.id)
         return f"Idea: variant {number}\n\n```cpp\n{candidate.source}```\n"

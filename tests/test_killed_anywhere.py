@@ -30,7 +30,7 @@ from rag_kernels.run.session import Session
 from rag_kernels.wiring import open_writer
 
 WRITES = ("start_run", "finish_run", "record_call", "record_brief", "record_drafts", "record_attempt")
-SALT = 11  # with which the sequential run loses something of every kind
+SALT = 30  # with which the sequential run loses something of every kind
 Ask = Callable[[str, str], str]  # of the model and the prompt
 
 
