@@ -87,6 +87,19 @@ def test_a_parent_that_was_improved_often_gives_way() -> None:
     assert plan([best, second, child], 1) == [Rework("improve", (second,))]
 
 
+def test_a_run_that_goes_on_draft_by_draft_improves_first_and_gets_all_kinds() -> None:
+    first = factories.attempt(number=1, variant=1, idea="a")
+    assert plan([first], 1, asked=1) == [Rework("improve", (first,))]
+    lost = factories.attempt(number=1, variant=1, verdict=factories.wrong())
+    assert plan([lost], 1, asked=1) == [Rework("repair", (lost,))]
+    other = factories.attempt(number=2, variant=2, verdict=factories.passed(1.2), idea="b")
+    wrong = factories.attempt(number=3, variant=3, verdict=factories.wrong())
+    slower = factories.attempt(number=4, variant=4, verdict=factories.passed(0.5), parents=(first.candidate.id,))
+    turns = [plan([first, other, wrong, slower], 1, asked=n)[0] for n in range(1, 7)]
+    kinds = [turn.kind if isinstance(turn, Rework) else "explore" for turn in turns]
+    assert kinds == ["improve", "repair", "recombine", "explore", "improve", "revisit"]
+
+
 def test_parents_are_crossed_once_and_only_when_their_ideas_differ() -> None:
     a = factories.attempt(number=1, variant=1, idea="a")
     b = factories.attempt(number=2, variant=2, idea="b")
@@ -112,7 +125,7 @@ def test_a_regression_gets_a_second_look_once_with_what_it_came_from() -> None:
 def test_a_round_in_parts_goes_round_the_kinds_and_the_parents() -> None:
     good = [factories.attempt(number=n, variant=n, idea="a", verdict=factories.passed(4.0 - n)) for n in (1, 2)]
     lost = factories.attempt(number=3, variant=3, verdict=factories.wrong(), idea="b")
-    parts = [task for asked in range(12) for task in plan([*good, lost], 1, asked)]
+    parts = [task for asked in range(1, 13) for task in plan([*good, lost], 1, asked)]
     improve, repair = [Rework("improve", (a,)) for a in good], Rework("repair", (lost,))
     first = [improve[0], repair, Explore(), Explore(), improve[0], improve[0]]  # nothing to cross or to revisit
     assert parts == [*first, improve[1], repair, Explore(), Explore(), improve[1], improve[1]]

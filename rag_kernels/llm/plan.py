@@ -44,15 +44,16 @@ assert set(get_args(Kind)) < set(ROTATION)
 def plan(attempts: Sequence[Attempt], count: int, asked: int = 0) -> list[Task]:
     """Return `count` tasks after the `asked` ones before: the kinds in rotation, but those without a parent.
 
-    A round that is asked for in parts gets other parents from one part to the next.
+    A run's first draft is no turn, so that one that goes on after a single draft improves it first. A round that is
+    asked for in parts gets other parents from one part to the next.
     """
     found = reworks(attempts)
     if not any(found.values()):
         return [Explore()] * count
-    offset = asked // len(ROTATION)
+    turn = max(0, asked - 1)
+    offset = turn // len(ROTATION)
     queues = {kind: deque(tasks[offset % len(tasks) :] if tasks else ()) for kind, tasks in found.items()}
     chosen: list[Task] = []
-    turn = asked
     while len(chosen) < count:
         kind = ROTATION[turn % len(ROTATION)]
         turn += 1
