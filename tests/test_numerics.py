@@ -292,3 +292,11 @@ def test_a_module_that_mixes_its_own_casts_with_new_tensors_has_an_exact_answer(
     exact = right_answer(lambda: list(summed(x.double())), summed(x))
     assert exact is not None and exact[0].dtype == torch.float64 and torch.equal(exact[1], torch.tensor([1, 2]))
     assert torch.equal(exact[0][1], x[0].double() + x[1].double())
+
+
+def test_a_truth_value_is_zero_or_one_in_its_byte() -> None:
+    right = torch.tensor([True, False, True])
+    assert compare(right.clone(), right, right).ok
+    got = torch.tensor([1, 0, 0xFF], dtype=torch.uint8).view(torch.bool)
+    result = compare(got, right, right)
+    assert not result.ok and "neither 0 nor 1" in result.where

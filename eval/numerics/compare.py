@@ -43,6 +43,8 @@ def compare(
     """
     if got.numel() == 0:
         return Comparison(True, 0.0, "")
+    if got.dtype == torch.bool and bool((odd := got.view(torch.uint8) > 1).any()):
+        return Comparison(False, math.inf, f"the byte of {_place(odd)} is neither 0 nor 1, which no truth value may be")
     if not got.dtype.is_floating_point:
         return _compare_exact(got, reference, oracle)
     errors = _errors(got, oracle, owed or yardstick(reference, oracle, noise))

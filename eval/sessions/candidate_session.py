@@ -83,7 +83,7 @@ _UNDEFINED = re.compile(r"undefined symbol: (\w+)")  # as the dynamic linker say
 EARLY_S = 3e-3  # that a call is made before its inputs come: its launches take a host less
 MOST_READY_S = 5e-4  # what getting ready may cost a worker: what it takes beyond, both times, is for something else
 LEAST_S = 1e-9  # of a burst that was over before the way there and back: impossible, and judged so
-POISONS = (0xFF, 0x5A)  # quiet NaN in every float format, and a large finite number
+POISONS = (0xFF, 0x5A, 0x00)  # quiet NaN in every float format, a large finite number, and what a new page holds
 
 
 class Stopped(Internal):
@@ -310,7 +310,7 @@ class LoadedCandidate:
         """Prepare a burst of calls in one request: of places that share a content (CPU) the last recipe holds."""
         session, numbers = places[0].session, tuple(place.number for place in places)
         for place in places:
-            place.poison, place.seen = POISONS[place.poison == POISONS[0]], b""
+            place.poison, place.seen = session.rng.choice([p for p in POISONS if p != place.poison]), b""
         if session.on_gpu:
             self._hold_draws(places[0])
             poisons = tuple(place.poison for place in places)

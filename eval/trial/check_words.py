@@ -62,7 +62,7 @@ REMARKS: tuple[tuple[str, str], ...] = (
     (r"degenerate problem.*", "The problem's output hardly depends on its inputs: no speed is claimed."),
     (
         r"suspicious: looks around",
-        "It asks for files, its environment or other code of its process, as no kernel needs.",
+        "It asks for files, its process, the time or other code, as no kernel needs.",
     ),
     (r"suspicious: .*", "Faster than can be explained: kept off the rankings until somebody has looked."),
 )

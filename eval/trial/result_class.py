@@ -6,7 +6,6 @@ Comes in: a built library, microseconds by kernel or operator. Goes out: a label
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,16 +47,6 @@ LOADERS = (
 )  # nvcc's own runtime imports them too: there the source has to name them
 
 
-# What a kernel has no use for, but to find out where it runs: files, its environment, other code of its process.
-AROUND = frozenset(
-    "dlopen dlsym dlvsym dlmopen dl_iterate_phdr dladdr dladdr1 dlinfo _r_debug getenv secure_getenv environ __environ "
-    "fopen fopen64 freopen open open64 openat openat64 __open_2 __open64_2 opendir readlink readlinkat popen getauxval "
-    "syscall ptrace prctl personality mincore process_vm_readv sigaction signal".split()
-)
-STREAMS = ("_ZNSt14basic_ifstream", "_ZNSt13basic_filebuf", "_ZNSt13basic_fstream", "_ZNSt10filesystem")
-_SYSCALL = re.compile(r"\b(?:asm|__asm__|__asm)\b[^;]*\b(?:syscall|int\s*\$0x80|svc)\b", re.DOTALL)
-
-
 @dataclass(frozen=True, slots=True)
 class ResultClass:
     """The label, a note with the evidence, and the share of the time in its own code where it is known."""
@@ -76,17 +65,6 @@ def links_library(library: Path, source: str, *, on_gpu: bool) -> str:
     found = [n for n in names if n.startswith(NUMERICAL) or (n.endswith("gemm_") and len(n) < 9)]
     found += [n for n in names if n in LOADERS and (not on_gpu or n in source)]
     found += ["/proc/self"] * ("/proc/" in source)  # where libraries can be found without asking the loader
-    return ", ".join(sorted(found)[:5])
-
-
-def looks_around(library: Path, source: str, *, on_gpu: bool) -> str:
-    """Return by which functions a kernel-tier library could find out where it runs, or "".
-
-    On a GPU nvcc's own runtime imports them too: there the source has to name them.
-    """
-    found = [n for n in taken_names(library) if n in AROUND or n.startswith(STREAMS)]
-    found = [n for n in found if not on_gpu or re.search(rf"\b{re.escape(n)}\b", source)]
-    found += ["a system call of its own"] * bool(_SYSCALL.search(source))
     return ", ".join(sorted(found)[:5])
 
 

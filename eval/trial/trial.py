@@ -50,7 +50,8 @@ from rag_kernels.eval.timing.race import Kept, Race, Times, order_matters, self_
 from rag_kernels.eval.trial.checks import Checks, Findings
 from rag_kernels.eval.trial.physical_floor import Finding, finding, settled_floor_us
 from rag_kernels.eval.trial.recurrence import depends_on_recurrence, needs_no_recurrence
-from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library, looks_around
+from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library
+from rag_kernels.eval.trial.surroundings import looks_around
 
 T = TypeVar("T")
 SANITIZED_BYTES = 32 << 20  # of arguments: sanitizers are ten times as slow, or more
@@ -373,9 +374,10 @@ class Trial:
         linked = ""
         if self.library is not None and self.candidate.tier == "kernel":
             linked = links_library(self.library.path, self.candidate.source, on_gpu=self.session.on_gpu)
-            if around := looks_around(self.library.path, self.candidate.source, on_gpu=self.session.on_gpu):
-                self.found.label("suspicious: looks around")
-                self.found.notes.append(f"it could find out where it runs, and behave there: {around}")
+        around = self.library and looks_around(self.library.path, self.candidate.source, on_gpu=self.session.on_gpu)
+        if around:
+            self.found.label("suspicious: looks around")
+            self.found.notes.append(f"it could find out where it runs, and behave there: {around}")
         if linked:
             self.found.notes.append(f"calls library functions: {linked}")
             return ResultClass("library rewrite")

@@ -119,6 +119,7 @@ PROBLEMS = {
     ),
     "routed": task("torch.topk(torch.softmax(x, -1), 2, dim=-1)", "torch.randn(4096, 16, dtype=torch.bfloat16)"),
     "mean of all": task("torch.mean(x)", "torch.rand(2048, 2048)"),
+    "at least": task("x >= y", "torch.randn(256, 512), torch.randn(256, 512)", arguments="x, y"),
     "unit": task("F.normalize(x, dim=-1)", "torch.randn(256, 512)"),
     "quantise": task(
         "torch.round(x / (x.abs().amax(-1, keepdim=True) / 127)).to(torch.int8)", "torch.randn(256, 1024)"

@@ -434,6 +434,14 @@ for (int64_t r = 0; r < rows; ++r) {
   for (int64_t i = 0; i < n; ++i) out.data[r * n + i] = int8_t(std::nearbyint(a[i] / scale));
 }""",
         ),
+        Task(
+            "at least",
+            "In x, In y, Truth out",
+            """\
+const int64_t n = x.numel();
+uint8_t* truth = (uint8_t*)out.data;
+for (int64_t i = 0; i < n; ++i) truth[i] = x.data[i] >= y.data[i];""",
+        ),
     )
 }
 
@@ -450,6 +458,7 @@ EXTRAS = {
     "Index": "typedef rk::Tensor<int64_t> Index;\n",
     "Classes": "typedef rk::Tensor<const int64_t> Classes;\n",
     "Bytes": "typedef rk::Tensor<const int8_t> Bytes;\ntypedef rk::Tensor<int8_t> BytesOut;\n",
+    "Truth": "typedef rk::Tensor<bool> Truth;\n",
     "HalfOut": """\
 typedef rk::Tensor<const rk::bf16> Half;
 typedef rk::Tensor<rk::bf16> HalfOut;

@@ -1,0 +1,75 @@
+"""By what a kernel could find out where it runs: functions that it takes from others, and instructions.
+
+Comes in: a built library and its source. Goes out: a few names, or nothing. On a CPU it may take what computing needs:
+mathematics, OpenMP and threads, memory and strings, the runtimes of C++ and of the contract. Whatever else it takes
+tells it of its surroundings, of the time, or does what is not a kernel's to do. CUDA's own runtime takes much of that
+too: there a list names what is looked for, and the source has to name it as well.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from rag_kernels.eval.build.compile import OBJECT, taken_names
+
+_MATHEMATICS = """
+acosh? asinh? atan2? atanh cbrt ceil copysign cosh? erfc? exp exp2 exp10 expm1 fabs fdim floor fma fmax fmin fmod frexp
+hypot ilogb ldexp lgamma lgamma_r l?lrint lrint l?lround lround log log10 log1p log2 logb modf nan nearbyint nextafter
+nexttoward pow remainder remquo rint round roundeven scalbl?n sincos sinh? sqrt tanh? tgamma trunc [jy][01n]
+c(?:abs|acosh?|arg|asinh?|atanh?|cosh?|exp|imag|log|log10|pow|proj|real|sinh?|sqrt|tanh?)
+"""  # each with f or l behind it
+_C = r"""
+fe(?:get|hold|set|update)env fe[gs]etround fe(?:clear|raise|test)except
+mem(?:p?cpy|ccpy|move|set|r?chr|cmp|mem) str(?:n?len|n?cmp|n?cpy|n?cat|r?chr|str|nstr|n?dup|tok|tok_r|spn|cspn|pbrk)
+strto(?:d|f|l|ul|ll|ull|ld) malloc calloc realloc free reallocarray posix_memalign aligned_alloc memalign valloc
+m(?:un)?map madvise qsort qsort_r bsearch l?l?abs l?l?div s?rand rand_r [ejlmn]rand48
+v?f?s?n?printf v?snprintf v?sscanf puts putchar f?putc fputs fwrite fflush stderr stdout perror strerror
+abort exit _exit usleep nanosleep sched_yield sem_\w+ call_once thrd_\w+ mtx_\w+ cnd_\w+ tss_\w+
+pthread_(?!getattr|setattr|[gs]etaffinity|[gs]etname|getcpuclockid|kill|sigmask|atfork)\w+
+"""
+_RUNTIME = r"""
+_ITM_\w+ __gmon_start__ __cxa_\w+ __g(?:xx|cc)_personality\w* _Unwind_\w+ __dso_handle __tls_get_addr _?setjmp longjmp
+__stack_chk_fail __assert_fail __errno_location __libc_single_threaded __once_proxy _GLOBAL_OFFSET_TABLE_ __\w+_chk
+__cpu_\w+ __isoc\d+_(?:strto\w+|v?sscanf) TVMFFI\w+ GOMP_\w+ __kmpc_\w+ omp_(?!get_wti)\w+ Sleef_\w+
+__(?:u?div|u?mod|mul|add|sub|neg|pow|float|fix|extend|trunc)\w*(?:[sdtxhb]f|[sdt]i|[sdtxh]c)\d?
+__(?:popcount|clz|ctz|ffs|ash|lsh|u?cmp|eq|ne|[lg][te]|unord|parity|bswap)\w*(?:[sdtxhb]f|[sdt]i)\d?
+_ZN?K?S[tosabid]\w* _Z[nd][wal]\w* _ZT[IVST](?:N?K?S|N10__cxxabiv1|P?K?[a-z])\w* _ZGV\w+ _ZGTt\w+
+_ZN(?:10__cxxabiv1|9__gnu_cxx)\w*
+"""  # at last the C++ library, operators new and delete, tables of types, and the vector mathematics of the C library
+_COMPUTES = re.compile(
+    "|".join([*(f"(?:__)?{n}[fl]?(?:_finite)?" for n in _MATHEMATICS.split()), *_C.split(), *_RUNTIME.split()])
+)
+_NOT_OF_CPP = re.compile(
+    r"_ZN?K?St(?:14basic_ifstream|13basic_filebuf|13basic_fstream|10filesystem|6chrono|13random_device)"
+)
+# What is looked for on a GPU.
+_AROUND = frozenset(
+    "dlopen dlsym dlvsym dlmopen dl_iterate_phdr dladdr dladdr1 dlinfo _r_debug getenv secure_getenv environ __environ "
+    "fopen fopen64 freopen open open64 openat openat64 __open_2 __open64_2 opendir readlink readlinkat popen getauxval "
+    "syscall ptrace prctl personality mincore process_vm_readv sigaction signal getpid getppid gettid getuid geteuid "
+    "getrlimit getrlimit64 prlimit getrusage sysinfo uname gethostname getcwd clock_gettime gettimeofday".split()
+)
+_SYSCALL = re.compile(r"\b(?:asm|__asm__|__asm)\b[^;]*\b(?:syscall|int\s*\$0x80|svc)\b", re.DOTALL)
+_INSTRUCTION = re.compile(r"\t(rdtscp?|rdpmc|rdpid|rdpru|syscall|sysenter|int +\$0x80|svc|mrs\s+\w+, cnt\w+)\b")
+SHOWN = 5
+
+
+def looks_around(library: Path, source: str, *, on_gpu: bool) -> str:
+    """Return by which functions or instructions a library could find out where it runs, or "" where it could not."""
+    names = taken_names(library)
+    if on_gpu:
+        found = [n for n in names if n in _AROUND and re.search(rf"\b{n}\b", source)]
+    else:
+        found = [n for n in names if not _COMPUTES.fullmatch(n) or _NOT_OF_CPP.match(n)]
+        found += [f"the instruction {name}" for name in sorted(set(_INSTRUCTION.findall(_instructions(library))))]
+    found += ["a system call of its own"] * bool(_SYSCALL.search(source))
+    return ", ".join(sorted(found)[:SHOWN])
+
+
+def _instructions(library: Path) -> str:
+    """Return its own code in assembly, without what a compiler's runtime adds."""
+    own = library.with_name(OBJECT)
+    command = ["objdump", "-d", "--no-show-raw-insn", str(own if own.is_file() else library)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
