@@ -1,8 +1,8 @@
 """The judge: candidates in, verdicts out. It never imports candidate code and never lets it near an answer.
 
-Three roles in separate processes: the judge (here: seeds, clock, expected outputs, verdicts), a reference worker
-(`children.reference`) and a candidate worker (`children.candidate`), both forked from warm parents. Builds of a round
-run together in one ninja graph. Judges of other processes may use the device meanwhile, but not while one of them
+Three roles in separate processes: the judge (here: seeds, clock, verdicts), a reference worker (`children.reference`),
+which alone has what is right, and a candidate worker (`children.candidate`), both forked from warm parents. Builds of a
+round run together in one ninja graph. Judges of other processes may use the device meanwhile, but not while one of them
 times.
 """
 

@@ -1,9 +1,10 @@
 """The rule by which speed is told: every number of it, with its reason, and the version that follows from them.
 
 Comes in: nothing. Goes out: a `TimingRule`, which `Limits` carries. `timing/race.py` and `timing/baseline.py` time by
-it, `sessions/reference_times.py` says what one measurement is, `timing/paired_ratio.py` has the loop over pairs and
-makes a ratio with an interval of them. A number that is changed here changes `version`, and with it the judge's version
-and the key of cached baselines.
+it. Who reads what: pairs and intervals `timing/paired_ratio.py`, which has the loop over pairs; bursts and delays
+`sessions/reference_times.py`, which says what one measurement is, how many calls too. A number that is changed here
+changes `version`, and with it the judge's version and the key of cached baselines; `tests/test_timing_rule.py` holds
+that, `tests/test_numerics.py` and docs/judge.md repeat some of them.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ def test_verify_judges_packages_of_every_form_again(
     done = CliRunner().invoke(app, ["verify", *places.values(), str(cut), "--no-confirm", "--json"])
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     verified = {row["package"]: row for row in rows if row["type"] == "verified"}
-    assert done.exit_code == 1 and len(verified) == len(PACKAGES) + 1 == 10, done.output
+    assert done.exit_code == 1 and len(verified) == len(PACKAGES) + 1, done.output
     for form, place in places.items():
         row = verified[place]
         here = torch.cuda.is_available() or attempts[form] is tanh

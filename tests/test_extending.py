@@ -9,7 +9,7 @@ import pytest
 from cli_home import quick_limits
 
 from rag_kernels import wiring
-from rag_kernels.export.formats import FORMATS
+from rag_kernels.export.packages import PACKAGES
 from rag_kernels.offline.lowering.coverage import RULES
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
@@ -31,7 +31,7 @@ def save_files(folder: Path) -> None:
 def test_the_examples_run(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(wiring, "Limits", quick_limits)  # torch.compile is no part of what the page shows
-    rules, formats = dict(RULES), dict(FORMATS)
+    rules, packages = dict(RULES), dict(PACKAGES)
     names: dict[str, object] = {"__name__": "extending"}
     blocks = list(BLOCK.finditer(SECTIONS[section]))
     assert len(blocks) == SECTIONS[section].count("```") // 2
@@ -43,8 +43,8 @@ def test_the_examples_run(section: str, tmp_path: Path, monkeypatch: pytest.Monk
     finally:
         RULES.clear()
         RULES.update(rules)
-        FORMATS.clear()
-        FORMATS.update(formats)
+        PACKAGES.clear()
+        PACKAGES.update(packages)
 
 
 def test_every_section_has_code_and_the_page_is_short() -> None:

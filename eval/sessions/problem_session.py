@@ -1,8 +1,9 @@
 """One problem, ready to judge candidates against: its reference worker, draws and oracle answers.
 
-Comes in: a FunctionalProblem. Goes out: contents of calls, and expected outputs for any of them. Seeds come from the
-operating system and stay here. Nothing of a candidate is known in this module. How long the reference takes is told by
-`ReferenceTimes`, made beside it; what else is known of the problem stands in a `ProblemKnowledge`.
+Comes in: a FunctionalProblem. Goes out: contents of calls, and how outputs compare with what is right for any of them,
+which the reference worker works out and keeps. Seeds come from the operating system and stay here. Nothing of a
+candidate is known in this module. How long the reference takes is told by `ReferenceTimes`, made beside it; what else
+is known of the problem stands in a `ProblemKnowledge`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The formats in which a kernel leaves the archive: one function each, and one dictionary that names them.
 
-Comes in: an attempt and a path. Goes out: a file. `generate --out` and the explorer's downloads read `FORMATS`. For a
-new format add a file beside this one with a function `write_...(attempt, out)`, an entry below, and its suffix to the
-help of `--out` in `rag_kernels.cli.generate`.
+Comes in: an attempt and a path. Goes out: a file. `generate --out` and the explorer's downloads read `FORMATS`. Those
+of `rag-kernels export`, folders among them, are `packages.PACKAGES`. For a new one here add a file to `forms` with a
+function `write_...(attempt, out)`, an entry below, and its suffix to the help of `--out` in `rag_kernels.cli.generate`.
 """
 
 from __future__ import annotations
