@@ -26,6 +26,8 @@ COMPARABLE = {"strict": ("strict",), "tf32": ("strict", "split-precision", "tf32
 UNCHECKED = "unchecked"  # begins a label: what could not be tried, which lowers the trust in a result
 MORE_MEMORY = "more memory than the module"
 SPECIALISED = "shape-specialised"  # a label: right at its own sizes, and not at others
+ALIGNED = "aligned-only"  # a label: right where tensors begin as PyTorch allocates them, and not at any element
+ONE_CALLER = "one caller at a time"  # a label: wrong where two threads call it at once
 SLOWER = "suspicious: slower on unrelated contents"  # a label
 UNRELATED = "unrelated contents"  # a check: as fast on these as on others
 # Labels that say what a kernel does, by what was seen: to see it once is enough. Others say how it went this time.
@@ -38,6 +40,8 @@ LASTING_LABELS = (
     "rounds in between",
     SPECIALISED,
     "contiguous-only",
+    ALIGNED,
+    ONE_CALLER,
     "finite-only",
     "nondeterministic",
 )

@@ -60,10 +60,18 @@ def _rewritten(problem: Problem, sites: list[Site], changes: dict[str, int]) -> 
     return Problem(problem.name, data.decode())
 
 
-def odd_sizes(problem: Problem, *, reach: Reach) -> Problem | None:
-    """Add one to every even size within `reach` (equal sizes stay equal), so that no tile divides it."""
+def odd_sizes(problem: Problem, *, reach: Reach, by: int = 1) -> Problem | None:
+    """Add one (or `by`) to every even size within `reach` (equal sizes stay equal), so that no tile divides it."""
     sites, reaches = _sites(problem.source), REACHES[: REACHES.index(reach) + 1]
-    changes = {s.key: s.value + 1 for s in sites if s.reach in reaches and s.value % 2 == 0}
+    changes = {s.key: s.value + by for s in sites if s.reach in reaches and s.value % 2 == 0}
+    return _rewritten(problem, sites, changes) if changes else None
+
+
+def parts_of_sizes(problem: Problem, *, reach: Reach, times: int, parts: int) -> Problem | None:
+    """Take so many times a part of every size within `reach` that has so many parts; None where none has."""
+    sites, reaches = _sites(problem.source), REACHES[: REACHES.index(reach) + 1]
+    free = [s for s in sites if s.reach in reaches and s.value % parts == 0 and s.value >= FREE[s.reach]]
+    changes = {s.key: s.value // parts * times for s in free}
     return _rewritten(problem, sites, changes) if changes else None
 
 

@@ -31,6 +31,10 @@ from rag_kernels.eval.messages.protocol import (
     BringDraw,
     Burst,
     Call,
+    Called,
+    CallHalves,
+    CallOn,
+    CallTogether,
     CallVariant,
     CandidateCode,
     CandidateReply,
@@ -166,6 +170,9 @@ TO_CANDIDATE: tuple[CandidateRequest, ...] = (
     HashOutputs(0),
     HashInputs(0),
     UseThreads(1),
+    CallHalves(0),
+    CallOn(0, 2, 1.0),
+    CallTogether(0, 0, 2),
     Mute(False),
     RecordCalls(0),
     ProfileCall(0),
@@ -199,13 +206,14 @@ REPLIES: tuple[CandidateReply | ReferenceReply | Opened, ...] = (
     Answered("own dtype", True, float("inf"), (1e-9, float("inf"))),
     Checked((Comparison(True, 1.0, "", 0.5), Comparison(False, float("inf"), "at 0"))),
     PrecisionShown("tf32", 1e-4),
-    Probes(True),
+    Probes(("exact products",)),
     Timed(1e-3, 1e-5),
     Pulled((((3, 4), "float32", "cpu"), ((), "int64", "cpu")), True, False),
     Hashed("ab"),
     Recorded("", "too much"),
     Profile({"aten::mul": 3.5}, ("a.so",), ()),
     MemoryTaken(4096),
+    Called(2, False),
 )
 
 
@@ -326,7 +334,7 @@ def test_a_candidates_worker_has_an_answer_for_every_request(
             first = replace(first, binding=told, content=content, outputs=outputs, shared_bytes=None)
             fds = (session.content.fd, Arena(problem.outputs).fd)
         reply = answered(subject.worker, numbered(first, 99), fds)
-        assert (reply is None) == isinstance(first, (*ON_GPU_ALONE, Mute, RecordCalls))
+        assert (reply is None) == isinstance(first, (*ON_GPU_ALONE, Mute, RecordCalls, CallHalves))
         assert reply is None or reply["number"] == 99
         assert subject.call(place) > 0
 

@@ -8,7 +8,7 @@ import pytest
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
-from rag_kernels.eval.scaled_problem import difference, fit, grown, odd_sizes, scaled
+from rag_kernels.eval.scaled_problem import difference, fit, grown, odd_sizes, parts_of_sizes, scaled
 
 CONV = """\
 import torch
@@ -152,3 +152,13 @@ def test_one_size_grows_at_a_time_and_others_make_room() -> None:
     tied = Problem("p", CONV.replace("channels = 64", "channels = 128"))
     alone, together = (grown(tied, 0, times=8, together=both) for both in (False, True))
     assert alone and together and values(alone)["channels"] == 128 and values(together)["channels"] == 1024
+
+
+def test_parts_of_sizes_and_rests_of_vectors() -> None:
+    source = "N = 1024\nM = 20\n\ndef get_inputs():\n    return [torch.rand(N, M)]\n"
+    halves = parts_of_sizes(Problem("p", source), reach="all", times=3, parts=2)
+    assert halves is not None and halves.source.startswith("N = 1536\nM = 30\n")
+    eighths = parts_of_sizes(Problem("p", source), reach="all", times=9, parts=8)
+    assert eighths is not None and eighths.source.startswith("N = 1152\nM = 20\n"), "20 has no eighths"
+    rest = odd_sizes(Problem("p", source), reach="all", by=5)
+    assert rest is not None and rest.source.startswith("N = 1029\nM = 25\n")

@@ -45,6 +45,12 @@ QUICK = [
     "results printed",
     "operands in bfloat16",
     "output taken for zeroed",
+    "truth in another byte",
+    "rows of a team that is smaller",
+    "right at borders of pages",
+    "kept between its steps",
+    "a counter of calls",
+    "three tiles",
 ]
 
 every_specimen = pytest.mark.parametrize("specimen", SPECIMENS, ids=lambda s: s.idea)

@@ -2,7 +2,7 @@
 
 Comes in: tensor specs. Goes out: one memfd with each tensor in pages of its own, as numpy views here and as
 torch views in a worker. Once sealed, whoever maps it later can only read. A worker may map every tensor between
-guard pages: a tensor begins right after one, or (in a `tight` arena) ends right before one.
+guard pages: a tensor begins right after one, or (in a `tight` arena) ends right before one; or neither (`begins`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,36 +51,57 @@ ITEM_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class ArenaLayout:
-    """What a worker needs beside the descriptor to make its views; `tight` as for `layout`."""
+    """What a worker needs beside the descriptor to make its views; `tight` and `begins` as for `layout`."""
 
     specs: tuple[TensorSpec, ...]
     tight: bool = False
+    begins: tuple[int, ...] = ()
 
 
 def tensor_bytes(spec: TensorSpec) -> int:
     return math.prod(spec.shape) * ITEM_BYTES[spec.dtype]
 
 
-def layout(specs: Sequence[TensorSpec], *, tight: bool = False) -> tuple[list[int], int]:
-    """Return offsets of each tensor and the total size in bytes; `tight` puts each at the end of its pages."""
+def layout(specs: Sequence[TensorSpec], *, tight: bool = False, begins: Sequence[int] = ()) -> tuple[list[int], int]:
+    """Return offsets of each tensor and the total size in bytes.
+
+    `tight` puts each at the end of its pages; `begins` says how many bytes of its pages come before it.
+    """
     offsets, end = [], 0
-    for spec in specs:
-        pages = _paged(spec)
-        offsets.append(end + (pages - tensor_bytes(spec) if tight else 0))
+    for spec, before in zip(specs, begins or [0] * len(specs), strict=True):
+        pages = _paged(spec, before)
+        offsets.append(end + (pages - tensor_bytes(spec) if tight else before))
         end += pages
     return offsets, max(end, ALIGN)
 
 
-def _paged(spec: TensorSpec) -> int:
-    return (tensor_bytes(spec) + ALIGN - 1) // ALIGN * ALIGN
+def _paged(spec: TensorSpec, before: int = 0) -> int:
+    return (before + tensor_bytes(spec) + ALIGN - 1) // ALIGN * ALIGN
+
+
+def anywhere(specs: Sequence[TensorSpec], step: int, rng: Random) -> tuple[int, ...]:
+    """Return where tensors may begin in their pages, at multiples of `step` bytes, or (0) at any odd element."""
+    places = []
+    for spec in specs:
+        unit = step or ITEM_BYTES[spec.dtype]
+        within = range(unit, ALIGN, unit if step else 2 * unit)
+        places.append(rng.choice([at for at in within if (at + tensor_bytes(spec)) % ALIGN]))
+    return tuple(places)
 
 
 class Arena:
     """The judge's side: writable numpy byte views over a memfd."""
 
-    def __init__(self, specs: Sequence[TensorSpec], *, readers_only: bool = False, tight: bool = False) -> None:
-        self.specs, self.tight = tuple(specs), tight
-        self.offsets, self.size = layout(specs, tight=tight)
+    def __init__(
+        self,
+        specs: Sequence[TensorSpec],
+        *,
+        readers_only: bool = False,
+        tight: bool = False,
+        begins: Sequence[int] = (),
+    ) -> None:
+        self.specs, self.tight, self.begins = tuple(specs), tight, tuple(begins)
+        self.offsets, self.size = layout(specs, tight=tight, begins=begins)
         self.fd = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, self.size)
         self._map = mmap.mmap(self.fd, self.size)
@@ -96,12 +118,12 @@ class Arena:
     def slack(self, index: int) -> NDArray[np.uint8]:
         """Return the bytes of a tensor's pages that are not the tensor: nobody should write there."""
         start, count = self.offsets[index], tensor_bytes(self.specs[index])
-        if self.tight:
-            return np.frombuffer(self._map, np.uint8, start % ALIGN, start // ALIGN * ALIGN)
-        return np.frombuffer(self._map, np.uint8, _paged(self.specs[index]) - count, start + count)
+        before = np.frombuffer(self._map, np.uint8, start % ALIGN, start // ALIGN * ALIGN)
+        after = np.frombuffer(self._map, np.uint8, -(start + count) % ALIGN, start + count)
+        return np.concatenate([before, after]) if len(before) and len(after) else before if len(before) else after
 
     def describe(self) -> ArenaLayout:
-        return ArenaLayout(self.specs, self.tight)
+        return ArenaLayout(self.specs, self.tight, self.begins)
 
     def close(self) -> None:
         os.close(self.fd)  # the mapping goes when the last numpy view of it is gone
@@ -118,7 +140,7 @@ def attach(
 
     import torch
 
-    offsets, size = layout(form.specs, tight=form.tight)
+    offsets, size = layout(form.specs, tight=form.tight, begins=form.begins)
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     how = mmap.MAP_SHARED | (0 if lazily else mmap.MAP_POPULATE)
     mapped = None if guarded else mmap.mmap(fd, size, how, protection)
@@ -132,7 +154,7 @@ def attach(
             elif mapped is not None:
                 flat = torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset)
             else:
-                pages = _guarded(fd, offset // ALIGN * ALIGN, _paged(spec), protection)
+                pages = _guarded(fd, offset // ALIGN * ALIGN, _paged(spec, offset % ALIGN), protection)
                 flat = torch.frombuffer(pages, dtype=dtype, count=count, offset=offset % ALIGN)
             views.append(flat.reshape(spec.shape))
     os.close(fd)

@@ -15,7 +15,9 @@ import base64
 import ctypes
 import faulthandler
 import itertools
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, assert_never
 
@@ -43,7 +45,10 @@ from rag_kernels.eval.messages.protocol import (
     Binding,
     Burst,
     Call,
+    Called,
     CallHalves,
+    CallOn,
+    CallTogether,
     CandidateReply,
     CandidateRequest,
     ComposeContents,
@@ -254,8 +259,12 @@ class Loaded:
                 self.hold(at)
             case JoinExchange(at, size):
                 self.join(at, size, fds[0])
-            case UseThreads(count):
-                self.threads(count)
+            case UseThreads(count, alone):
+                self.threads(count, alone=alone)
+            case CallOn(at, times, limit_s):
+                reply = self.call_on(at, times, limit_s)
+            case CallTogether(first, second, times):
+                reply = self.call_together(first, second, times)
             case Mute(muted):
                 self.mute(muted)
             case CallHalves(at):
@@ -367,11 +376,46 @@ class Loaded:
                 torch.cuda.synchronize()
         return Pulled(form, all(b.intact() for b in bound.banded), _arithmetic_is_ieee(), self.in_order)
 
-    def threads(self, count: int) -> None:
-        """Use another number of OpenMP threads, in torch and in the kernel's own runtime."""
+    def threads(self, count: int, *, alone: bool) -> None:
+        """Use another number of OpenMP threads, in torch and in the kernel's own runtime.
+
+        A thread that is `alone` is told of so many, and gets none: as where a limit is reached, or within a region.
+        """
         torch.set_num_threads(count)
         with suppress(OSError):
-            ctypes.CDLL("libgomp.so.1").omp_set_num_threads(count)
+            openmp = ctypes.CDLL("libgomp.so.1")
+            openmp.omp_set_num_threads(count)
+            openmp.omp_set_max_active_levels(0 if alone else 1)
+
+    def call_on(self, at: int, times: int, limit_s: float) -> Called:
+        """Call it again and again; what a call counts to, or keeps of earlier ones, shows in the end."""
+        self.runs[at]()
+        same, end_s = _as_now(self.bound[at].results), time.monotonic() + limit_s
+        for made in range(times):
+            if time.monotonic() > end_s:
+                return Called(made, False)
+            self.runs[at]()
+            if not same():
+                return Called(made + 1, True)
+        return Called(times, False)
+
+    def call_together(self, first: int, second: int, times: int) -> Called:
+        """Call it from two threads at once, as a program does that serves several requests."""
+        for at in (first, second):
+            self.runs[at]()
+        same = {at: _as_now(self.bound[at].results) for at in (first, second)}
+
+        def some(at: int) -> int:
+            for made in range(times):
+                self.runs[at]()
+                if not same[at]():
+                    return made
+            return times
+
+        with ThreadPoolExecutor(1) as other:
+            there = other.submit(some, second)
+            made = some(first)
+        return Called(made, made < times or there.result() < times)
 
     def mute(self, muted: bool) -> None:
         """Let the own kernels of a composed source do nothing, to see whether the result needs them."""
@@ -437,6 +481,13 @@ class Recorder:
 
 def _nothing() -> None:
     pass
+
+
+def _as_now(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
+    """Return a function that says whether tensors hold the same bytes as now."""
+    views = [t.reshape(-1).view(torch.uint8) for t in tensors]
+    kept = [view.clone() for view in views]
+    return lambda: all(map(torch.equal, views, kept))
 
 
 def _flags() -> dict[str, Any]:

@@ -469,9 +469,36 @@ class Hashed:
 
 @dataclass(frozen=True, slots=True)
 class UseThreads:
-    """Use another number of OpenMP threads: `Done`."""
+    """Use another number of OpenMP threads; `alone` gives one, whatever is asked for: `Done`."""
 
     count: int
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallOn:
+    """CPU kernels: call it so often on the same content, until outputs differ or time is over: `Called`."""
+
+    at: int
+    times: int
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallTogether:
+    """CPU kernels: call it at two places from two threads, so often each, until outputs differ: `Called`."""
+
+    first: int
+    second: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """`times`: calls that were made; whether one left other outputs than the first did."""
+
+    times: int
+    differs: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,6 +561,8 @@ CandidateRequest = (
     | HashOutputs
     | HashInputs
     | UseThreads
+    | CallOn
+    | CallTogether
     | Mute
     | CallHalves
     | RecordCalls
@@ -541,7 +570,7 @@ CandidateRequest = (
     | Settle
     | TellMemory
 )
-CandidateReply = Done | Pulled | Hashed | Recorded | Profile | MemoryTaken
+CandidateReply = Done | Pulled | Hashed | Recorded | Profile | MemoryTaken | Called
 
 
 @dataclass(frozen=True, slots=True)

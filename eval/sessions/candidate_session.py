@@ -21,7 +21,7 @@ from typing import TypeVar
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot, image
-from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout
+from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, anywhere
 from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.machine.device import threads
@@ -30,7 +30,10 @@ from rag_kernels.eval.messages.protocol import (
     Binding,
     Burst,
     Call,
+    Called,
     CallHalves,
+    CallOn,
+    CallTogether,
     CandidateCode,
     CandidateReply,
     CandidateRequest,
@@ -226,18 +229,29 @@ class LoadedCandidate:
             raise Stopped(Rejected("forged_answer", why)) from None
 
     def bind(
-        self, session: ProblemSession, *, tight: bool = False, strided: bool = False, beside: BoundBuffers | None = None
+        self,
+        session: ProblemSession,
+        *,
+        tight: bool = False,
+        strided: bool = False,
+        step: int | None = None,
+        beside: BoundBuffers | None = None,
     ) -> BoundBuffers:
         """Bind to buffers of their own; `tight` puts every tensor's end right before a guard page (CPU).
 
+        `step` puts tensors within their pages (CPU), at multiples of so many bytes, or (0) at any odd element.
         `strided` binds to copies of the first draw, laid out in memory with the last two dimensions exchanged. A place
         `beside` another is called in one burst with it, on the same parameters: a module may serve both.
         """
         content = session.content
-        if tight:
-            content = Arena(session.specs, readers_only="read-only inputs" not in self.limits.without, tight=True)
+        begins = [() if step is None else anywhere(s, step, session.rng) for s in (session.specs, session.fp.outputs)]
+        if tight or step is not None:
+            readers_only = "read-only inputs" not in self.limits.without
+            content = Arena(session.specs, readers_only=readers_only, tight=tight, begins=begins[0])
+        if step is not None:
+            content.whole()[:] = POISONS[0]  # around the tensors: what nobody may use, not even times zero
         like = next((p for p in self.places if p.session is session), None)
-        outputs = None if session.on_gpu else Arena(session.fp.outputs, tight=tight)
+        outputs = None if session.on_gpu else Arena(session.fp.outputs, tight=tight, begins=begins[1])
         place = BoundBuffers(session, len(self.places), content, outputs, restarts=session.restarts)
         session.write(plain(0, len(session.specs)), place.content)  # a constructor sees inputs that no call will use
         told = binding(session.fp, self.candidate, session.opened)
@@ -250,7 +264,7 @@ class LoadedCandidate:
         request = Bind(
             told,
             content=content.describe(),
-            outputs=ArenaLayout(session.fp.outputs, tight and not session.on_gpu),
+            outputs=outputs.describe() if outputs else ArenaLayout(session.fp.outputs),
             writable="read-only inputs" in self.limits.without,
             strided=strided,
             like=like.number if like else None,
@@ -494,8 +508,17 @@ class LoadedCandidate:
             return None
         return grown_bytes(self.at_rest, self.worker.resident())
 
-    def use_threads(self, count: int) -> None:
-        self._ask(UseThreads(count), Done)
+    def use_threads(self, count: int, *, alone: bool = False) -> None:
+        self._ask(UseThreads(count, alone), Done)
+
+    def call_on(self, place: BoundBuffers, times: int, limit_s: float) -> Called:
+        """Call it so often on what is there, by one thread, or until the outputs are others."""
+        return self._ask(CallOn(place.number, times, limit_s), Called, deadline_s=limit_s + place.session.call_limit_s)
+
+    def call_together(self, first: BoundBuffers, second: BoundBuffers, times: int) -> Called:
+        """Call it at two places from two threads."""
+        limit_s = (times + 2) * first.session.call_limit_s
+        return self._ask(CallTogether(first.number, second.number, times), Called, deadline_s=limit_s)
 
     def mute(self, muted: bool) -> None:
         """Let the kernels of a composed source do nothing from now on."""

@@ -48,9 +48,24 @@ class Grown(NamedTuple):
     number: int
 
 
+class Rest(NamedTuple):
+    """The least sizes and so much more."""
+
+    by: int
+
+
+class Between(NamedTuple):
+    """So many parts of the problem's own sizes, each of which is divided into so many."""
+
+    times: int
+    parts: int
+
+
 MOST_GROWN = 4
+VECTOR = 16  # elements
+PARTS = (Between(5, 4), Between(7, 4), Between(9, 8), Between(5, 2), Between(3, 4))  # of which one is drawn
 RUNGS = (*(Rung(reach, least) for reach in reversed(REACHES) for least in (64, 128, 256)), Rung("batch", 2))
-Sizes = Literal["small", "odd", "large"] | Rung | Grown
+Sizes = Literal["small", "odd", "large", "tiny"] | Rung | Grown | Rest | Between
 
 
 class AtOtherSizes(Protocol):
@@ -222,14 +237,22 @@ class Sessions:
             small = session if takes_special(session.fp) else self._at(session.fp, "small", self.device_lock, opened)
         odd = self._at(session.fp, "odd", self.device_lock, opened) if thorough else None
         large = self._at(session.fp, "large", self.device_lock, opened) if thorough else None
-        for other in (small, odd, large):
+        tiny = self._at(session.fp, "tiny", self.device_lock, opened) if thorough and not session.on_gpu else None
+        for other in (small, odd, large, tiny):
             if other is not None and other is not session and self.limits.precision != "strict":
                 other.compare_by_noise()
         found = (self._other_size(session.fp, rung) for rung in RUNGS)  # when a kernel needs them
         larger = FoundSizes(found, lambda fp: self._compared(self.new(fp, device_lock=self.device_lock)))
         grown = (self._other_size(session.fp, Grown(number)) for number in range(MOST_GROWN)) if thorough else iter(())
         many = FoundSizes(grown, self._gross)
-        return ProblemKnowledge(session, ReferenceTimes(session), admission, small, odd, large, larger, many)
+        if not thorough or session.on_gpu:
+            return ProblemKnowledge(session, ReferenceTimes(session), admission, small, odd, large, larger, many)
+        rests = (self._other_size(session.fp, Rest(by)) for by in session.rng.sample(range(1, VECTOR), VECTOR - 1))
+        parts = (self._other_size(session.fp, part) for part in (Between(3, 2), session.rng.choice(PARTS)))
+        others = FoundSizes(rests, self._gross), FoundSizes(parts, self._gross)
+        return ProblemKnowledge(
+            session, ReferenceTimes(session), admission, small, odd, large, larger, many, tiny, *others
+        )
 
     def _gross(self, fp: FunctionalProblem) -> ProblemSession:
         """Open a session in which a fault has to exceed what any order of operations does: sums are longer there."""
@@ -266,10 +289,10 @@ class Sessions:
         with self._one_at_a_time[f"{fp.problem.id} {sizes}"]:
             if key not in self._other_sizes:
                 find = self.at_other_sizes
-                small = self._other_sizes.get((fp.problem.id, "small"))
+                small = self._other_sizes.get((fp.problem.id, "tiny" if isinstance(sizes, Rest) else "small"))
                 self._other_sizes[key] = find(fp, sizes, self.workers, small=small) if find is not None else None
         return self._other_sizes[key]
 
 
 def _opened_sizes(*, thorough: bool) -> tuple[Sizes, ...]:
-    return ("small", "odd", "large", *map(Grown, range(MOST_GROWN))) if thorough else ("small",)
+    return ("small", "odd", "large", "tiny", *map(Grown, range(MOST_GROWN))) if thorough else ("small",)

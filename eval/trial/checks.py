@@ -17,6 +17,7 @@ import numpy as np
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.input_kinds import (
+    CONSTANT_ROWS,
     FADING,
     INTEGER_KINDS,
     MASKED,
@@ -38,6 +39,9 @@ GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5}
 GROSS_ELSE = 0.05
 SOFT = frozenset({"tiny", FADING, MASKED, WHOLE})  # kinds on which even a gross error is only a label
 LEAST_LOOKED_AT = 4
+FEW_THREADS, MANY_THREADS = 17, 40  # between these one number is drawn
+MANY_CALLS, MANY_S = 70_000, 4.0  # more than 16 bits count to, and how long they may take
+TOGETHER = 48  # calls of each of two callers
 BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work with others, was 130 and 160 us
 BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
 HALVES = "another forward before the backward"
@@ -370,6 +374,67 @@ class Checks:
         if len(seen) > 1:
             self.found.label("nondeterministic")
         self.found.checks.append(f"{len(counts)} repeats")
+
+    def elsewhere(self, place: BoundBuffers) -> None:
+        """Check one call on tensors that lie in memory as PyTorch's do, and neither begin nor end at a page."""
+        self._call_and_compare(place, place.session.random_recipe(), "elsewhere in memory")
+        self.found.checks.append("elsewhere in memory")
+
+    def teams(self, place: BoundBuffers) -> None:
+        """Check a call that gets fewer threads than it is told of, and one with more than most machines have."""
+        session, subject = place.session, self.subject
+        if session.on_gpu or "repeats" in self.without:
+            return
+        drawn = session.rng.choice([n for n in range(FEW_THREADS, MANY_THREADS) if n & (n - 1)])
+        for count, alone in ((max(2, threads()), True), (drawn, False)):
+            subject.use_threads(count, alone=alone)
+            told = f"one thread where {count} are told of" if alone else f"{count} threads"
+            self._call_and_compare(place, session.random_recipe(), told)
+        subject.use_threads(threads())
+        self.found.checks.append("other teams of threads")
+
+    def not_finite(self, place: BoundBuffers) -> None:
+        """Make a call on numbers that are not finite: a later one may find nothing of it."""
+        draw = place.session.special(NON_FINITE)
+        if draw is not None and "special values" not in self.without:
+            self.subject.prepare(place, plain(draw, len(place.session.specs)))
+            self.subject.call(place)
+
+    def many_calls(self, place: BoundBuffers) -> None:
+        """Check that it is right after many calls, on contents of which it has seen others before."""
+        session, subject = place.session, self.subject
+        subject.use_threads(1)
+        draws = [draw for kind in (REPEATED, CONSTANT_ROWS) if (draw := session.special(kind)) is not None]
+        recipe, made, tries = plain(draws[0] if draws else 0, len(session.specs)), 0, 0
+        subject.prepare(place, recipe)
+        while made < MANY_CALLS and tries < TRIES:
+            called = subject.call_on(place, MANY_CALLS - made, MANY_S)
+            made, tries = made + called.times, tries + 1
+            if not called.differs:
+                break
+            wrong = self._compare(session, subject.outputs(place), recipe, f"after {made} calls", noisy=bool(draws))
+            if wrong is not None:
+                raise Stopped(wrong, alive=True)
+        subject.use_threads(threads())
+        self.found.checks.append(f"{made} calls in a row")
+
+    def together(self, first: BoundBuffers, second: BoundBuffers) -> str:
+        """Return what goes wrong where two threads call it at once, or nothing."""
+        places = first, second
+        recipes = [place.session.random_recipe() for place in places]
+        for place, recipe in zip(places, recipes, strict=True):
+            place.session.require_answer(recipe)
+            self.subject.prepare(place, recipe)
+        try:
+            self.subject.call_together(first, second, TOGETHER)
+            for place, recipe in zip(places, recipes, strict=True):
+                self.compare(place, self.subject.outputs(place), recipe, "two callers at once")
+        except Stopped as stopped:
+            if isinstance(stopped.verdict, Rejected):
+                raise
+            return str(getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", ""))
+        self.found.checks.append("two callers at once")
+        return ""
 
     def ghost(self) -> bool:
         """Require a wrong result of a composed source without its own kernels: else they are a decoy."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from time import perf_counter
 from typing import TypeVar
 
@@ -27,7 +28,9 @@ from rag_kernels.eval.instruments.sanitizers import (
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import (
+    ALIGNED,
     MORE_MEMORY,
+    ONE_CALLER,
     SLOWER,
     SPECIALISED,
     UNRELATED,
@@ -58,6 +61,9 @@ SANITIZED_BYTES = 32 << 20  # of arguments: sanitizers are ten times as slow, or
 # Where a kernel takes no smaller sizes, its own are tried up to these, on arguments that repeat their first bytes.
 MOST_SANITIZED_BYTES, MOST_SANITIZED_S = 1 << 30, 0.1
 
+LEAST = "least sizes"  # a few hundred elements, with each rest that a vector leaves, as far as there is time
+MOST_RESTS_S = 10.0
+ALLOCATED_BYTES = 64  # what PyTorch's memory on a CPU begins at multiples of
 LITTLE_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}  # stacks and huge pages; code and stacks that a driver loads late
 LITTLE_SHARE = 0.05  # of arguments and outputs
 
@@ -126,18 +132,24 @@ class Trial:
             self._stage("special", lambda: self._special_where_it_can(subject, checks))
         self._stage("check", checks.draws)
         self._stage("check", checks.waits_for_its_inputs)
+        self._stage("check", lambda: self._elsewhere(subject, checks))
         self.call_s = subject.accounts[-1].call_s
         if self.thorough:
             self._stage("repeat", lambda: checks.repeats(self.session.limits.repeats))
             self._stage("sanitize", self._sanitize)
         seen = self._stage("classify", lambda: self._classify(subject, place, checks))
         times, warm, host = self._stage("time", lambda: self._time(subject, place, checks, baseline))
+        self._stage("repeat", lambda: checks.teams(self._least_place(subject, place)))
+        if self.thorough:
+            self._stage("repeat", self._in_another_worker)
         alive, odd = True, self.known.odd
         if self.thorough and odd is not None and "odd shapes" not in self.without:
             alive = self._stage("odd", lambda: self._at_other_sizes(subject, odd, "odd sizes"))
         large = self.known.large
         if alive and self.thorough and large is not None and not {"odd shapes"} & self.without:
             alive = self._stage("odd", lambda: self._at_other_sizes(subject, large, "larger sizes"))
+        if alive and self.thorough and not {"odd shapes"} & self.without:
+            alive = self._stage("odd", lambda: self._between(subject))
         if alive and self.thorough and self.known.grown is not None and not {"odd shapes"} & self.without:
             alive = self._stage("odd", lambda: self._grown(subject))
         if alive:
@@ -161,7 +173,7 @@ class Trial:
         """Return what it serves: the sizes at which it was right, unless it failed at others."""
         served = [] if SPECIALISED in self.found.labels else self.served
         tight = bool(served) and not self.session.on_gpu and "guard pages" not in self.without
-        return contract(self.session.fp, served, any_alignment=tight)
+        return contract(self.session.fp, served, any_alignment=tight and ALIGNED not in self.found.labels)
 
     # Checks
 
@@ -182,7 +194,7 @@ class Trial:
         self.tried_special = True
         if not ("strides" in self.without or self._takes_strides(subject, small)):
             return False
-        return checks.integers(tight)
+        return checks.integers(tight) and self._takes_any_element(subject, small)
 
     def _special_where_it_can(self, subject: LoadedCandidate, checks: Checks) -> bool:
         """Try special values at the smallest sizes that it takes, in a worker of its own; else at the problem's own.
@@ -252,6 +264,64 @@ class Trial:
         self.found.checks.append("strides")
         return True
 
+    def _elsewhere(self, subject: LoadedCandidate, checks: Checks) -> None:
+        """Require that it is right where tensors lie as PyTorch allocates them, but not at borders of pages."""
+        most = MOST_SANITIZED_BYTES if self.thorough else SANITIZED_BYTES
+        small = self.session.content_bytes + self.session.output_bytes <= most
+        if small and not self.session.on_gpu and "guard pages" not in self.without:
+            checks.elsewhere(subject.bind(self.session, step=ALLOCATED_BYTES))
+
+    def _takes_any_element(self, subject: LoadedCandidate, session: ProblemSession) -> bool:
+        """Label a need for tensors that begin where PyTorch allocates them; False if the worker is lost."""
+        if session.on_gpu or "guard pages" in self.without:
+            return True
+        try:
+            Checks(subject, subject.bind(session, step=0), self.found, self.without).first_draw()
+        except Stopped as stopped:
+            if isinstance(stopped.verdict, Rejected):
+                raise
+            self.found.label(ALIGNED)
+            reason = getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", "")
+            self.found.notes.append(f"not where tensors begin at any element: {reason}"[:300])
+            return stopped.alive
+        self.found.checks.append("any alignment")
+        return True
+
+    def _least_place(self, subject: LoadedCandidate, place: BoundBuffers) -> BoundBuffers:
+        """Return where it is bound to the problem at small sizes, or else at its own."""
+        small = None if SPECIALISED in self.found.labels else self.known.small
+        return next((p for p in subject.places if p.session is small), place)
+
+    def _in_another_worker(self) -> None:
+        """Call a C++ kernel many times at the least sizes, at rests of vectors, and from two threads at once."""
+        if self.session.on_gpu or self.candidate.tier != "kernel" or "repeats" in self.without:
+            return
+        with self._open() as other:
+            if SPECIALISED not in self.found.labels and not self._least(other):
+                return
+            first, second = (other.bind(self.session, step=ALLOCATED_BYTES) for _ in range(2))
+            if why := Checks(other, first, self.found, self.without).together(first, second):
+                self.found.label(ONE_CALLER)
+                self.found.notes.append(f"wrong where two threads call it at once: {why}"[:300])
+
+    def _least(self, subject: LoadedCandidate) -> bool:
+        """Try it where a call takes microseconds, after one on numbers that are not finite; False if it is lost."""
+        begun, tiny = perf_counter(), self.known.tiny
+        own = self.known.small or self.session
+        Checks(subject, place := subject.bind(own), self.found, self.without).not_finite(place)
+        for count, session in enumerate(chain([tiny] if tiny is not None else [], self.known.rests or ())):
+            if not self._at_other_sizes(subject, session, LEAST):
+                return False
+            if SPECIALISED in self.found.labels:
+                return True
+            self.found.checks = [c for c in self.found.checks if not c.endswith(LEAST)] + [f"{count + 1} {LEAST}"]
+            if perf_counter() - begun > MOST_RESTS_S:
+                break
+        if tiny is not None and tiny.fp in self.served:
+            least = next(p for p in subject.places if p.session is tiny)
+            Checks(subject, least, self.found, self.without).many_calls(least)
+        return True
+
     def _tight(self, subject: LoadedCandidate, session: ProblemSession) -> BoundBuffers:
         return subject.bind(session, tight=not session.on_gpu and "guard pages" not in self.without)
 
@@ -271,9 +341,13 @@ class Trial:
             reason = getattr(stopped.verdict, "reason", "")
             self.found.notes.append(f"at {sizes} ({session.fp.notice or 'scaled'}): {reason}"[:300])
             return stopped.alive
-        self.found.checks += [sizes] * (sizes != "grown sizes")
+        self.found.checks += [sizes] * (sizes not in ("grown sizes", LEAST))
         self.served.append(session.fp)
         return True
+
+    def _between(self, subject: LoadedCandidate) -> bool:
+        """Try it where sizes are other multiples of tiles than the problem's; False if the worker is lost."""
+        return all(self._at_other_sizes(subject, session, "sizes between") for session in self.known.between or ())
 
     def _grown(self, subject: LoadedCandidate) -> bool:
         """Try it with one size at a time grown beyond all that were tried; return False if the worker is lost."""

@@ -10,15 +10,25 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
-from rag_kernels.eval.scaled_problem import REACHES, difference, grown, halved, larger_sizes, odd_sizes, scaled
-from rag_kernels.eval.sessions.session_pool import Grown, Rung, Sizes
+from rag_kernels.eval.scaled_problem import (
+    REACHES,
+    difference,
+    grown,
+    halved,
+    larger_sizes,
+    odd_sizes,
+    parts_of_sizes,
+    scaled,
+)
+from rag_kernels.eval.sessions.session_pool import Between, Grown, Rest, Rung, Sizes
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.functional.functionalize import footprint, functionalize, functionalize_to_fit
 
-SMALL_BYTES = 4 << 20
+SMALL_BYTES, TINY_BYTES = 4 << 20, 16 << 10
 LARGE_FLOPS = 4e9
 RUNG_BYTES = 64 << 20  # sanitizers are ten times as slow, or more
 GROWN_TIMES, GROWN_BYTES, GROWN_FLOPS = 8, 32 << 20, 2e9
@@ -32,16 +42,22 @@ def at_other_sizes(
 
     `small` is the one at small sizes where it is known: others follow from it, and finding it takes seconds.
     """
+    if isinstance(sizes, Rest):
+        return _resized(fp, small.problem, partial(odd_sizes, by=sizes.by), workers) if small is not None else None
     try:
         small = fp if footprint(fp) <= SMALL_BYTES else small or _small(fp, workers)
     except ProblemError:
         return None
     if isinstance(sizes, Grown):
         return _grown(fp, sizes, workers)
+    if isinstance(sizes, Between):
+        return _between(fp, small, sizes, workers)
     if isinstance(sizes, Rung):
         return _halved(fp, small, sizes, workers)
     if sizes == "large":
         return _large(fp, workers)
+    if sizes == "tiny":
+        return _tiny(fp, workers)
     if sizes == "small":
         return small if small.graph_key == fp.graph_key else None
     return _odd(fp, small, workers)
@@ -57,6 +73,28 @@ def _small(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem:
             if footprint(small) <= 4 * SMALL_BYTES and small.graph_key == fp.graph_key:
                 return replace(small, notice=difference(problem, guess))
     return functionalize_to_fit(fp.problem, workers=workers, max_bytes=SMALL_BYTES, full=fp)
+
+
+def _tiny(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem | None:
+    """Return the problem at sizes that a call takes microseconds for; None where its text does not allow it."""
+    problem = unfolded(fp.problem)
+    changed = scaled(problem, TINY_BYTES / footprint(fp))
+    if changed is None:
+        return None
+    try:
+        found = functionalize(changed, workers=workers, resized=True)
+    except ProblemError:
+        return None
+    return replace(found, notice=difference(problem, changed)) if found.graph_key == fp.graph_key else None
+
+
+def _between(
+    fp: FunctionalProblem, small: FunctionalProblem, sizes: Between, workers: Workers
+) -> FunctionalProblem | None:
+    """Return the problem at parts of its sizes, or of the small ones where these are too large."""
+    fits = 4 * footprint(fp) <= RUNG_BYTES and 8 * fp.features.flops <= LARGE_FLOPS
+    change = partial(parts_of_sizes, times=sizes.times, parts=sizes.parts)
+    return _resized(fp, (fp if fits else small).problem, change, workers, most_bytes=2 * RUNG_BYTES)
 
 
 def _halved(fp: FunctionalProblem, small: FunctionalProblem, rung: Rung, workers: Workers) -> FunctionalProblem | None:

@@ -1,0 +1,32 @@
+"""Where tensors lie in memory that the judge and a worker share."""
+
+import os
+import random
+
+import pytest
+
+from rag_kernels.eval.buffers.shared_arena import ALIGN, Arena, anywhere, attach, tensor_bytes
+from rag_kernels.eval.records import TensorSpec
+
+SPECS = (
+    TensorSpec((3, 5), "float32"),
+    TensorSpec((1024,), "float32"),
+    TensorSpec((7,), "bool"),
+    TensorSpec((), "int64"),
+)
+
+
+@pytest.mark.parametrize("step", [64, 0])
+def test_tensors_lie_within_their_pages_and_what_is_around_them_is_seen(step: int) -> None:
+    for seed in range(20):
+        arena = Arena(SPECS, begins=anywhere(SPECS, step, random.Random(seed)))
+        arena.whole()[:] = 0x5A
+        views = attach(os.dup(arena.fd), arena.describe(), writable=True, guarded=True)
+        for index, (view, spec) in enumerate(zip(views, SPECS, strict=True)):
+            begin, end = view.data_ptr(), view.data_ptr() + tensor_bytes(spec)
+            assert begin % (step or view.element_size()) == 0 and begin % ALIGN and end % ALIGN
+            assert step or begin // view.element_size() % 2, "at an odd element"
+            view.zero_()
+            assert not arena.bytes(index).any() and (arena.slack(index) == 0x5A).all()
+            assert (len(arena.slack(index)) + tensor_bytes(spec)) % ALIGN == 0
+        arena.close()
