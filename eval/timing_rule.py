@@ -2,7 +2,8 @@
 
 Comes in: nothing. Goes out: a `TimingRule`, which `Limits` carries. `timing/race.py` and `timing/baseline.py` time by
 it. Who reads what: pairs and intervals `timing/paired_ratio.py`, which has the loop over pairs; bursts and delays
-`sessions/reference_times.py`, which says what one measurement is, how many calls too. A number that is changed here
+`sessions/reference_times.py`, which says what one measurement is, how many calls too, and `race.py` for the candidate's
+side; `trial/trial.py` and `trial/physical_floor.py` what bars a claim. A number that is changed here
 changes `version`, and with it the judge's version and the key of cached baselines; `tests/test_timing_rule.py` holds
 that, `tests/test_numerics.py` and docs/judge.md repeat some of them.
 """

@@ -14,7 +14,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"\d+ own draws", "Right on fresh inputs of the problem's own kind, against an answer in fp64."),
     (r"zero-mean draw", "Right on inputs around zero too, where a kernel that ignores some of them stands out."),
     (r"mixed draw", "Right on content mixed from several draws, which nobody could have kept from an earlier call."),
-    (r"two poisons", "Outputs were filled with two kinds of rubbish before the calls: every element is written."),
+    (r"two poisons", "Outputs were filled with rubbish of several kinds before the calls: every element is written."),
     (r"inputs read-only", "The inputs lay in memory that cannot be written to."),
     (r"inputs hashed", "The inputs were the same after the call as before it."),
     (r"idle after the call", "Nothing computes on, or writes, once the call has returned."),

@@ -120,7 +120,7 @@ class Checks:
         return None
 
     def draws(self) -> None:
-        """Check whole draws (zero-mean ones too) and one fresh mixture, in random order, under both poisons."""
+        """Check whole draws (zero-mean ones too) and one fresh mixture, in random order, under the poisons in turn."""
         session, specs = self.place.session, len(self.place.session.specs)
         recipes = [(plain(k, specs), "own draw") for k in range(session.own_draws)]
         if session.normal is not None and "zero-mean draw" not in self.without:

@@ -107,7 +107,8 @@ class Trial:
         self.stage_s: dict[str, float] = {}
 
     def run(self, baseline: Baseline | None) -> Verdict:
-        """Load, check (idle after a call, special values, draws), time, check again.
+        """Load; a call's memory, idle when done, special values, draws; in a confirmation repeats and sanitizers; the
+        class; time; in a confirmation other sizes; idle once more.
 
         `baseline` None means that compile is timed live (a confirmation). A worker that is lost at other sizes is
         replaced by another one.
