@@ -9,6 +9,7 @@ import pytest
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
 from rag_kernels.eval.scaled_problem import difference, fit, grown, odd_sizes, parts_of_sizes, scaled
+from rag_kernels.eval.sessions.session_pool import Between, Grown, Rest, Rung
 
 CONV = """\
 import torch
@@ -162,3 +163,7 @@ def test_parts_of_sizes_and_rests_of_vectors() -> None:
     assert eighths is not None and eighths.source.startswith("N = 1152\nM = 20\n"), "20 has no eighths"
     rest = odd_sizes(Problem("p", source), reach="all", by=5)
     assert rest is not None and rest.source.startswith("N = 1029\nM = 25\n")
+
+
+def test_no_other_sizes_are_taken_for_one_another() -> None:
+    assert len({Grown(2), Rest(2), Between(2, 2), Rung("batch", 2)}) == 4

@@ -52,6 +52,7 @@ class Rest(NamedTuple):
     """The least sizes and so much more."""
 
     by: int
+    of: Literal["tiny"] = "tiny"  # without which it would be equal to a `Grown`
 
 
 class Between(NamedTuple):
