@@ -257,8 +257,9 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
     `idea` becomes the comment on the first line.
     """
     if isinstance(parameters, CpuParameters):
-        bodies = "\n".join(region.function_text(f, parameters) for f in functions)
-        text = f"{region.constants(parameters)}{region.parts_used(bodies)}\n{bodies}"
+        called = region.Needs()
+        bodies = "\n".join(region.function_text(f, parameters, called) for f in functions)
+        text = f"{region.constants(parameters)}{called.text()}\n{bodies}"
         return f"// {idea}\n{region.HEAD}\n{math_prelude.used(math_prelude.CPP, text)}{text}"
     known: dict[str, str] = {}
     needs = cuda.Needs()

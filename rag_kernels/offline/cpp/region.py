@@ -76,20 +76,28 @@ def constants(p: CpuParameters) -> str:
     return f"constexpr int64_t {numbers};  // tuning parameters\n"
 
 
-def parts_used(bodies: str) -> str:
-    """Return the fixed text that these functions call."""
-    attention = attention_cpp.HEAD if "attend::run<" in bodies else ""
-    threads = "#include <omp.h>\n" if "omp_get_thread_num()" in bodies else ""
-    order = order_cpp.HEAD if "order::run<" in bodies else ""
-    return threads + (contract_cpp.HEAD if " product(" in bodies else "") + attention + order
+@dataclass(slots=True)
+class Needs:
+    """What the functions of one source call of the fixed texts: noted by each region when it is printed."""
+
+    threads: bool = False
+    products: bool = False
+    attention: bool = False
+    order: bool = False
+
+    def text(self) -> str:
+        """Return the fixed texts."""
+        parts = ("#include <omp.h>\n", contract_cpp.HEAD, attention_cpp.HEAD, order_cpp.HEAD)
+        noted = (self.threads, self.products, self.attention, self.order)
+        return "".join(part for part, needed in zip(parts, noted, strict=True) if needed)
 
 
-def function_text(function: Function, parameters: CpuParameters) -> str:
-    """Return the function that runs these regions, and its export."""
+def function_text(function: Function, parameters: CpuParameters, needs: Needs) -> str:
+    """Return the function that runs these regions, and its export; what it calls is noted."""
     names = Names()
     sizes = Sizes(names)
     sizes.solve(function, short=parameters.short)
-    regions = [line for r in function.regions for line in ["", *region_text(r, function, names, parameters)]]
+    regions = [line for r in function.regions for line in ["", *region_text(r, function, names, parameters, needs)]]
     lines = [f"void {function.name}_kernel({function.parameters('cpu')}) {{"]
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
@@ -115,19 +123,23 @@ def pointers_of(function: Function) -> dict[str, str]:
     return {b: f"{c_name(b)}_data" if b in variables else f"{c_name(b)}.data" for b in function.specs}
 
 
-def region_text(region: Region, function: Function, names: Names, parameters: CpuParameters) -> list[str]:
+def region_text(region: Region, function: Function, names: Names, parameters: CpuParameters, needs: Needs) -> list[str]:
     """Return the statements of one region: in tiles if it is a product, else by its schedule."""
     pointers = pointers_of(function)
     storage = function.storage()
     match region:
         case AttentionRegion():
+            needs.attention = True
             return attention_cpp.region_text(region, function, names, pointers)
         case ScatterRegion():
+            needs.threads = True
             return scatter_cpp.region_text(region, names, pointers, storage)
         case OrderRegion():
+            needs.order = True
             return order_cpp.region_text(region, names, pointers, storage)
     contraction = find_contraction(region, names)
     if contraction:
+        needs.products = True
         return contract_cpp.region_text(contraction, Printer(contraction.nest, pointers, storage))
     nest = build_nest(region, names)
     return CpuRegion(
