@@ -38,7 +38,8 @@ def index_source(fp: FunctionalProblem, output: str) -> IndexSource | None:
 def _source(node: Node, known: set[str]) -> IndexSource:
     """Return what an operator chooses from; `known` are the names of values that are inputs as they are."""
     read = set(names_in((*node.args, *(value for _, value in node.kwargs))))
-    return IndexSource(read <= known, operator(node.op).takes_first)
+    stable = dict(node.kwargs).get("stable") is True  # a sort that keeps the order of equals
+    return IndexSource(read <= known, stable or operator(node.op).takes_first)
 
 
 def as_they_are(fp: FunctionalProblem) -> set[str]:

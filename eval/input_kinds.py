@@ -11,6 +11,10 @@ EDGES = "edges"  # all that counts lies at the very end, and at the beginning
 # where nothing is computed before the largest is chosen; rows of the least number, as masks leave them.
 LOW, DEEP, FADING, WHOLE = "low", "deep", "fading", "whole numbers"
 DEEPEST, MASKED = "deepest", "masked rows"
+# One element of a row above the others, by as much as their exponentials still count; rows close to one of a few;
+# rows of which the elements that a sample takes are others than the rest; what overflows fp16; just below an overflow
+# of exponentials; as large as floats go.
+CREST, CLUSTERS, PIVOTS, OVERFLOW, BRINK, HUGE = "crest", "clusters", "pivots", "overflow", "brink", "huge"
 SPECIAL = (
     EDGES,
     AT_CONSTANTS,
@@ -18,6 +22,11 @@ SPECIAL = (
     DEEP,
     DEEPEST,
     MASKED,
+    CREST,
+    CLUSTERS,
+    PIVOTS,
+    BRINK,
+    HUGE,
     FADING,
     WHOLE,
     "faint",
@@ -41,7 +50,8 @@ WIDE = "wide integers"  # of either sign, or all that what reads them as indices
 # Of what problems draw as integers: few values that come again and again, the least and the greatest among them;
 # targets that a loss is to leave out; indices that count from the end where the problem draws none.
 REPEATED, IGNORED, FROM_END = "repeated integers", "ignored targets", "indices from the end"
-INTEGER_KINDS = (WIDE, REPEATED, IGNORED, FROM_END)
+ALIKE = "one integer throughout"  # truth values are all true then
+INTEGER_KINDS = (WIDE, REPEATED, ALIKE, IGNORED, FROM_END)
 # Products that are exact (`eval.numerics.exactness_probe`): of one factor, of the others, of what a softmax weighs.
 PROBE, OTHER_PROBE, WEIGHED_PROBE = "probe", "probe of the other factors", "probe of what is weighed"
 PROBES = (PROBE, OTHER_PROBE, WEIGHED_PROBE)

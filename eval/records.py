@@ -54,6 +54,8 @@ FORGIVEN = tuple(
         "tiny",
         "fading",
         "masked rows",
+        "huge",
+        "brink",
         "wide integers",
         "ignored targets",
         "indices from the end",

@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from rag_kernels.eval.aten import Operator, operator
 from rag_kernels.eval.index_ties import as_they_are, names_in
-from rag_kernels.eval.input_kinds import DEEP, DEEPEST, FADING, LOW, MASKED, WHOLE
+from rag_kernels.eval.input_kinds import (
+    BRINK,
+    CLUSTERS,
+    CREST,
+    DEEP,
+    DEEPEST,
+    FADING,
+    HUGE,
+    LOW,
+    MASKED,
+    OVERFLOW,
+    PIVOTS,
+    WHOLE,
+)
 from rag_kernels.eval.records import FunctionalProblem
 
 
@@ -33,10 +46,10 @@ def _chooses_from_inputs(fp: FunctionalProblem) -> bool:
     known = as_they_are(fp)
     looking = [node for node in fp.nodes if operator(node.op).largest]
     reads = [set(names_in(node.args)) for node in looking]
-    return bool(reads) and all(read <= known for read in reads) and all(_selects(operator(n.op)) for n in looking)
+    return bool(reads) and all(read <= known for read in reads) and all(selects(operator(n.op)) for n in looking)
 
 
-def _selects(traits: Operator) -> bool:
+def selects(traits: Operator) -> bool:
     """Return whether an operator gives some of its elements, or their places, and computes nothing with them."""
     return traits.exact or traits.tells_equals_apart or traits.reads_in_part
 
@@ -50,9 +63,18 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
         return any(t.largest for t in traits)
     if kind == DEEPEST:
         return _chooses_from_inputs(fp)
-    if kind == MASKED:
-        return any(t.largest and not _selects(t) for t in traits)
+    if kind in (MASKED, CREST):
+        return any(t.largest and not selects(t) for t in traits)
     if kind == FADING:
         floats = [a for a in fp.tensors if a.role == "input" and a.spec.dtype in ("float32", "bfloat16")]
         return len(floats) > 1 and is_elementwise(fp)
+    if kind == CLUSTERS:
+        floats = [a for a in fp.tensors if a.role == "input" and "float" in a.spec.dtype]
+        return len(floats) > 1 and not is_elementwise(fp)
+    if kind == PIVOTS:
+        return not is_elementwise(fp)
+    if kind == OVERFLOW:
+        return any(s.dtype == "float16" for s in fp.outputs)
+    if kind in (BRINK, HUGE):
+        return is_elementwise(fp)
     return kind != WHOLE or has_steps(fp)

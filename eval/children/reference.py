@@ -30,6 +30,7 @@ from rag_kernels.eval.children.gpu_shared_memory import NotShared
 from rag_kernels.eval.children.memory import MemoryCount
 from rag_kernels.eval.children.right_answers import RightAnswers
 from rag_kernels.eval.input_kinds import (
+    ALIKE,
     AT_CONSTANTS,
     FROM_END,
     IGNORED,
@@ -82,8 +83,8 @@ from rag_kernels.eval.numerics.input_draws import (
     redraw,
     repeated,
     some_ignored,
+    spoiled,
     widened,
-    with_zeros,
 )
 from rag_kernels.eval.numerics.oracle import (
     is_constant,
@@ -237,6 +238,8 @@ class Reference:
                 value = leaves[int(argument.path)].to(self.device)
                 if kind in INTEGER_KINDS and argument.spec.dtype in INTEGERS:
                     value = self._integers(kind, argument, value, generator)
+                elif kind == ALIKE and argument.spec.dtype == "bool":
+                    value = torch.ones_like(value)
                 elif kind == AT_CONSTANTS:
                     value = value if is_sorted(value) else at_constants(value, constants, generator)
                 elif not (kind == "own" or is_sorted(value)):
@@ -247,7 +250,7 @@ class Reference:
                 value = self.module.initial[argument.name]
                 varies = argument.role == "parameter" or is_constant(value)  # running statistics, not masks
                 value = vary(value, generator) if varies else value
-                value = with_zeros(value, generator) if kind == NON_FINITE and argument.role == "parameter" else value
+                value = spoiled(value, generator) if kind == NON_FINITE and argument.role == "parameter" else value
             if argument.name in probed:
                 value = probed[argument.name](value)
             tensor.copy_(value)
@@ -268,6 +271,8 @@ class Reference:
         """Return an integer input of a kind of its own."""
         if kind == REPEATED:
             return repeated(own, generator)
+        if kind == ALIKE:
+            return own.max().expand(own.shape) if own.numel() else own
         if kind == IGNORED:
             marks = ignored_targets(self.fp)
             return some_ignored(own, marks[argument.name], generator) if argument.name in marks else own

@@ -12,14 +12,20 @@ from collections.abc import Callable, Sequence
 import torch
 
 from rag_kernels.eval.input_kinds import (
+    BRINK,
+    CLUSTERS,
+    CREST,
     DEEP,
     DEEPEST,
     EDGES,
     FADING,
+    HUGE,
     INTEGER_KINDS,
     LOW,
     MASKED,
     NON_FINITE,
+    OVERFLOW,
+    PIVOTS,
     PROBES,
     WHOLE,
 )
@@ -27,6 +33,7 @@ from rag_kernels.eval.records import IndexBound
 
 MAX_ZERO_SHARE = 0.2
 EDGE = 16  # elements of a tail: the width of a vector
+MANY = 16  # lines of a parameter, of which three may be lost
 FEW = 8  # elements: too few for any of them to be zero
 MOST_SORTED = 1 << 20  # elements: bounds are few
 DISTINCT, CHANCES = 16, 32  # numbers at least; twice how many pairs would be alike by chance
@@ -198,6 +205,50 @@ def _masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.where(at, least, x)
 
 
+def _crest(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Put one element of each row above the others by 8 to 24: what these add to it are the last digits that count."""
+    rows = 0.1 * _rows(x)
+    at = torch.randint(0, rows.shape[1], (rows.shape[0], 1), generator=generator, device=x.device)
+    above = 8 + 16 * torch.rand(rows.shape[0], 1, generator=generator, device=x.device)
+    return rows.scatter(1, at, above).reshape(x.shape)
+
+
+def _clusters(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Put every row close to one of four, or all to one, which the inputs of a call have in common."""
+    rows = _rows(x)
+    common = torch.Generator(x.device).manual_seed(generator.initial_seed())
+    centres = 4 * torch.randn(4, rows.shape[1], generator=common, device=x.device)
+    several = bool(torch.rand(1, generator=generator, device=x.device) < 0.5)
+    nearest = torch.randint(0, 4 if several else 1, (rows.shape[0],), generator=generator, device=x.device)
+    return (centres[nearest] + 0.02 * rows).reshape(x.shape)
+
+
+def _pivots(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Make the elements of a row that a sample would take large: first, last, quarters and the middle."""
+    rows = _rows(x).clone()
+    n = rows.shape[1]
+    size = 300 * (1 + torch.rand(rows.shape[0], 1, generator=generator, device=x.device))
+    rows[:, sorted({0, n // 4, n // 3, n // 2, 2 * n // 3, 3 * n // 4, n - 1})] = size
+    return rows.reshape(x.shape)
+
+
+def _overflow(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Make one element in twenty so large that sums and products of such exceed half precision."""
+    power = 2.5 + torch.rand(x.shape, generator=generator, device=x.device)
+    few = torch.rand(x.shape, generator=generator, device=x.device) < 0.05
+    return torch.where(few, x.sign() * 10**power, x)
+
+
+def _brink(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Draw numbers whose exponentials are next to an overflow, or to nothing."""
+    return x.sign() * (86 + 3.3 * torch.rand(x.shape, generator=generator, device=x.device))
+
+
+def _huge(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Draw numbers of either sign from 1e4 to 1e30."""
+    return x.sign() * 10 ** (4 + 26 * torch.rand(x.shape, generator=generator, device=x.device))
+
+
 def _constant_rows(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Give every other row one value throughout, every fourth nearly so."""
     rows = _rows(x).clone()
@@ -237,6 +288,17 @@ def _non_finite(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return flat.reshape(x.shape)
 
 
+def spoiled(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return a parameter of which a quarter are zero and, where there are many, three are not finite."""
+    x = with_zeros(x, generator)
+    if x.is_floating_point() and x.dim() and x.shape[0] >= MANY:
+        flat = x.reshape(-1).clone()
+        at = torch.randint(0, flat.numel(), (3,), generator=generator, device=x.device)
+        flat[at] = torch.tensor([math.nan, math.inf, -math.inf], dtype=x.dtype, device=x.device)
+        x = flat.reshape(x.shape)
+    return x
+
+
 def with_zeros(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return floats of which a quarter are zero."""
     if not x.is_floating_point() or x.numel() < FEW:
@@ -264,6 +326,12 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     DEEP: _deep,
     DEEPEST: _deepest,
     MASKED: _masked,
+    CREST: _crest,
+    CLUSTERS: _clusters,
+    PIVOTS: _pivots,
+    OVERFLOW: _overflow,
+    BRINK: _brink,
+    HUGE: _huge,
     FADING: lambda x, g: x * 1e-20,
     "sparse": _sparse,
     NON_FINITE: _non_finite,

@@ -36,6 +36,7 @@ from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, tensor_bytes
 from rag_kernels.eval.index_ties import first_of_equals
 from rag_kernels.eval.input_kinds import (
+    ALIKE,
     AT_CONSTANTS,
     CONSTANT_ROWS,
     EDGES,
@@ -45,6 +46,7 @@ from rag_kernels.eval.input_kinds import (
     INTEGERS,
     MASKED,
     NON_FINITE,
+    OVERFLOW,
     PROBES,
     REPEATED,
     SPECIAL,
@@ -312,7 +314,9 @@ class ProblemSession:
         # A bad index ends a GPU's work: only what is known to be none, or is bounded, is tried there.
         if kind == AT_CONSTANTS and indices and any(operator(node.op).tells_equals_apart for node in self.fp.nodes):
             return None
-        if kind == REPEATED and (not integers or any(operator(node.op).last_write_stays for node in self.fp.nodes)):
+        stays = any(operator(node.op).last_write_stays for node in self.fp.nodes)
+        truths = any(a.role == "input" and a.spec.dtype == "bool" for a in self.fp.tensors)
+        if kind in (REPEATED, ALIKE) and (stays or not (integers or (truths and kind == ALIKE))):
             return None
         if kind == FROM_END and not any(bound.wraps for bound in self.fp.bounds):
             return None
@@ -323,7 +327,7 @@ class ProblemSession:
         self._draw(kind)
         draw = self.drawn - 1
         reply = self._try_answer(draw, noisy=kind not in PROBES, moved=kind in ILL_CONDITIONED)
-        if kind == NON_FINITE:
+        if kind in (NON_FINITE, OVERFLOW):
             return draw if reply is not None and not reply.finite and reply.oracle == "fp64" else None
         if reply is None or reply.oracle != "fp64":
             return None
@@ -411,7 +415,7 @@ class ProblemSession:
         self._unshare()
         self.restarts += 1
         self.draws, self.drawn, self.answered, self.normal = [], 0, set(), None
-        self.kinds = {kind: None for kind in (*PROBES, *INTEGER_KINDS, NON_FINITE, *SPECIAL)}
+        self.kinds = {kind: None for kind in (*PROBES, *INTEGER_KINDS, NON_FINITE, OVERFLOW, *SPECIAL)}
         self._fresh, self.unsound, self.remembered = None, {}, self._nothing_remembered()
         self.worker = self._open_worker()
         for _ in range(self.own_draws):

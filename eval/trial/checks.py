@@ -17,11 +17,15 @@ import numpy as np
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.input_kinds import (
+    ALIKE,
+    BRINK,
     CONSTANT_ROWS,
     FADING,
+    HUGE,
     INTEGER_KINDS,
     MASKED,
     NON_FINITE,
+    OVERFLOW,
     PROBES,
     REPEATED,
     SPECIAL,
@@ -37,7 +41,8 @@ from rag_kernels.eval.timing.race import Kept
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
 GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5}
 GROSS_ELSE = 0.05
-SOFT = frozenset({"tiny", FADING, MASKED, WHOLE})  # kinds on which even a gross error is only a label
+RARE = "rare spikes"
+SOFT = frozenset({"tiny", BRINK, FADING, HUGE, MASKED, WHOLE})  # kinds on which even a gross error is only a label
 LEAST_LOOKED_AT = 4
 FEW_THREADS, MANY_THREADS = 17, 40  # between these one number is drawn
 MANY_CALLS, MANY_S = 70_000, 4.0  # more than 16 bits count to, and how long they may take
@@ -94,9 +99,10 @@ class Checks:
         """End the trial for a gross error on special values, and label a loss of accuracy."""
         if wrong is None:
             return
-        if kind == NON_FINITE:
+        if kind in (NON_FINITE, OVERFLOW):
             self.found.label(FINITE_ONLY)
-            self.found.notes.append(f"differs from PyTorch where inputs are NaN or infinite: {wrong.where}")
+            what = "inputs are NaN or infinite" if kind == NON_FINITE else "results exceed half precision"
+            self.found.notes.append(f"differs from PyTorch where {what}: {wrong.where}")
             return
         if self.relative > GROSS.get(kind, GROSS_ELSE) and kind not in SOFT:
             raise Stopped(wrong, alive=True)
@@ -154,6 +160,20 @@ class Checks:
         """Check only the problem's own kind of inputs; nothing is noted."""
         for draw in range(self.place.session.own_draws):
             self._call_and_compare(self.place, plain(draw, len(self.place.session.specs)), "own draw")
+
+    def beyond(self) -> None:
+        """Check at larger sizes what adds up there: one integer throughout, and a few large numbers anywhere."""
+        session = self.place.session
+        for kind in (ALIKE, RARE):
+            draw = session.special(kind)
+            if draw is None:
+                continue
+            recipe = plain(draw, len(session.specs))
+            self.subject.prepare(self.place, recipe)
+            self.subject.call(self.place)
+            wrong = self._compare(session, self.subject.outputs(self.place), recipe, kind)
+            if wrong is not None and (kind == ALIKE or self.relative > GROSS_ELSE):
+                raise Stopped(wrong, alive=True)
 
     def first_draw(self) -> None:
         """Check one call on what was there when it was bound; nothing is noted."""
@@ -307,7 +327,7 @@ class Checks:
         self.subject.call(place)
         return place.session.precision(self.subject.outputs(place), draw)
 
-    def special_values(self, place: BoundBuffers, kinds: Sequence[str] = (*SPECIAL, NON_FINITE)) -> None:
+    def special_values(self, place: BoundBuffers, kinds: Sequence[str] = (*SPECIAL, NON_FINITE, OVERFLOW)) -> None:
         """Try unusual inputs on which the problem itself is sound, with every tensor ending at a guard page."""
         if "special values" in self.without:
             return
@@ -340,7 +360,7 @@ class Checks:
             try:
                 self._call_and_compare(place, recipe, kind)
             except Stopped as stopped:
-                if isinstance(stopped.verdict, Rejected) or kind == REPEATED:
+                if isinstance(stopped.verdict, Rejected) or kind in (REPEATED, ALIKE):
                     raise
                 self.found.label(f"fragile: {kind}")
                 why = getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", "")

@@ -334,7 +334,10 @@ class Trial:
         """
         try:
             place = self._tight(subject, session)
-            Checks(subject, place, self.found, self.without).own_draws()
+            checks = Checks(subject, place, self.found, self.without)
+            checks.own_draws()
+            if sizes in ("larger sizes", "grown sizes"):
+                checks.beyond()
         except Stopped as stopped:
             if isinstance(stopped.verdict, Rejected):
                 raise
