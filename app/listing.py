@@ -21,7 +21,7 @@ _CONSOLE = Console(color_system="standard", force_terminal=True, width=10_000)
 
 def listing(text: str, language: str = "", *, numbers: bool = False, tall: int = 0, wraps: bool = False) -> str:
     """Return the markup of a text. More than `tall` lines scroll where it is not 0."""
-    text = text.rstrip()
+    text = text.replace("\r\n", "\n").replace("\r", "\n").rstrip()  # lines end as the colouring ends them
     lines = _coloured(text, language) if language and len(text) <= COLOURED_CHARS else escape(text).split("\n")
     if numbers:
         lines = [f'<span class="rk-line">{line}</span>' for line in lines]

@@ -10,7 +10,8 @@ import pytest
 from rag_kernels.eval.build import compile as building
 from rag_kernels.eval.build.compile import BuildError, Built, build, toolchain
 from rag_kernels.eval.records import MachineError
-from rag_kernels.eval.trial.result_class import links_library, looks_around
+from rag_kernels.eval.trial.result_class import links_library
+from rag_kernels.eval.trial.surroundings import looks_around
 
 SOURCE = """
 #include "rag_kernel.h"

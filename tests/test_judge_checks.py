@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from judging import THOROUGH, altered, verdict
+from support.generated_kernels import Case, functional
 from support.kept import kept_judge
 
 from rag_kernels.eval import codec
@@ -249,6 +250,16 @@ def test_an_honest_softmax_passes_everything(judge: LocalJudge, softmax: Functio
     assert "22 kinds of special values" in passed.checks
     assert "grown sizes: 2048 instead of 256; 1024 instead of 128" in passed.checks
     assert passed.contract is not None and passed.contract.tensors[0].shape == ("N", "M")
+
+
+def test_a_copy_of_a_half_precision_product_is_right(judge: LocalJudge) -> None:
+    """PyTorch's library rests on the team of threads that it is told of: smaller ones are for kernels alone."""
+    fp = functional(
+        "half", Case("return torch.relu(x @ y)", "torch.randn(64, 512).bfloat16()", "torch.randn(512, 256).bfloat16()")
+    )
+    copy = fp.problem.source.replace("class Model(", "class ModelNew(")
+    found = verdict(judge, fp, copy, "module")
+    assert isinstance(found, Passed), found
 
 
 @pytest.mark.parametrize(

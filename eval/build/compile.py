@@ -316,7 +316,7 @@ def builds_boxed(tools: Toolchain) -> bool:
 
 def _rule(backend: Flavour, tools: Toolchain, prepared: str) -> str:
     command = tools.command(backend).replace(" $in ", f" {prepared} $in ")
-    limited = f"timeout -k 2 $limit {command}"
+    limited = " && ".join(f"timeout -k 2 $limit {step}" for step in command.split(" && "))
     return f"rule {backend}\n  command = {{ {limited}; }} > $out.log 2>&1 || echo $$? > $out.code\n"
 
 

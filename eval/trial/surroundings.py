@@ -31,7 +31,9 @@ pthread_(?!getattr|setattr|[gs]etaffinity|[gs]etname|getcpuclockid|kill|sigmask|
 """
 _RUNTIME = r"""
 _ITM_\w+ __gmon_start__ __cxa_\w+ __g(?:xx|cc)_personality\w* _Unwind_\w+ __dso_handle __tls_get_addr _?setjmp longjmp
-__stack_chk_fail __assert_fail __errno_location __libc_single_threaded __once_proxy _GLOBAL_OFFSET_TABLE_ __\w+_chk
+__stack_chk_fail __assert_fail __errno_location __libc_single_threaded __once_proxy _GLOBAL_OFFSET_TABLE_
+__(?:mem|str|stp|v?f?s?n?printf|longjmp)\w*_chk __stack_chk_guard __aarch64_\w+ bcmp bzero stpcpy
+__atomic_\w+ _ZTH\w+ __gnu_[fhd]2[fhd]_ieee
 __cpu_\w+ __isoc\d+_(?:strto\w+|v?sscanf) TVMFFI\w+ GOMP_\w+ __kmpc_\w+ omp_(?!get_wti)\w+ Sleef_\w+
 __(?:u?div|u?mod|mul|add|sub|neg|pow|float|fix|extend|trunc)\w*(?:[sdtxhb]f|[sdt]i|[sdtxh]c)\d?
 __(?:popcount|clz|ctz|ffs|ash|lsh|u?cmp|eq|ne|[lg][te]|unord|parity|bswap)\w*(?:[sdtxhb]f|[sdt]i)\d?
@@ -42,7 +44,7 @@ _COMPUTES = re.compile(
     "|".join([*(f"(?:__)?{n}[fl]?(?:_finite)?" for n in _MATHEMATICS.split()), *_C.split(), *_RUNTIME.split()])
 )
 _NOT_OF_CPP = re.compile(
-    r"_ZN?K?St(?:14basic_ifstream|13basic_filebuf|13basic_fstream|10filesystem|6chrono|13random_device)"
+    r"_ZN?K?St(?:3__1)?(?:1[34]basic_[io]?f(?:stream|ilebuf)|12__basic_file|10filesystem|6chrono|13random_device)"
 )
 # What is looked for on a GPU.
 _AROUND = frozenset(

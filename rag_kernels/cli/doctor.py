@@ -38,7 +38,8 @@ def doctor(
         if as_json:
             emit("check", asdict(check))
         else:
-            detail = check.detail.replace(str(Path.home()), "~")
+            home = str(Path.home()).rstrip("/") + "/"
+            detail = check.detail.replace(home, "~/") if len(home) > 1 else check.detail
             mark = "ok     " if check.ok else "MISSING" if check.required else "no     "
             width = columns(sys.stdout)
             print(broken(f"{mark}  {check.check:<14} {detail}", width, hang=INDENT), flush=True)
