@@ -12,7 +12,11 @@ from rag_kernels.eval.build.compile import header_options, toolchain
 def refusals(sources: Iterable[str], folder: Path) -> dict[str, str]:
     """Return what the compiler says of each source that it does not take."""
     tools, file = toolchain(), folder / "kernel.cpp"
-    command = tools.command("cpu").replace(" $in ", f" -fsyntax-only {header_options('cpu', tools, folder)} $in ")
+    command = (
+        tools.command("cpu")
+        .partition(" && ")[0]
+        .replace(" $in ", f" -fsyntax-only {header_options('cpu', tools, folder)} $in ")
+    )
     words = command.replace("$in", str(file)).replace("$out", str(folder / "none")).split()
     refused = {}
     for source in sources:
