@@ -105,10 +105,6 @@ def test_room_for_a_result_is_as_large_as_what_it_is_made_of() -> None:
     plan = write(functional("sorted", case), CpuParameters())
     assert plan is not None and ".shape, dtype=torch.float32" in plan.candidate.source
     check_composed(plan.candidate.source)
-    case = Case("return F.embedding(y[0], torch.i0(x))", "torch.rand(6, 32)", "torch.randint(0, 6, (5, 4))")
-    plan = write(functional("looked up", case), CpuParameters())
-    assert plan is not None and "= torch.empty([y.shape[1], i0.shape[1]], dtype" in plan.candidate.source
-    check_composed(plan.candidate.source)
 
 
 def test_a_wrong_attempt_is_never_drafted_again() -> None:

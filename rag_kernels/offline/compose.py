@@ -17,7 +17,7 @@ from rag_kernels.eval.records import Value as Argument
 from rag_kernels.offline.codegen import math_prelude
 from rag_kernels.offline.codegen.c_types import headers
 from rag_kernels.offline.codegen.contraction import find_contraction
-from rag_kernels.offline.codegen.kernel_function import Function, loads_of, part_function, whole_function
+from rag_kernels.offline.codegen.kernel_function import Function, part_function, whole_function
 from rag_kernels.offline.codegen.loop_nest import Names, build_nest
 from rag_kernels.offline.cpp import region
 from rag_kernels.offline.cpp.region import CpuParameters
@@ -300,8 +300,7 @@ def composed_body(made: Planned, *, begun: int = 0) -> Body:
         functions.append(f)
         known = {b for other in functions[:-1] for b in other.outputs}  # of a growing concatenation
         near = {i: specs[i] for i in f.inputs}
-        shapes = shapes_of(f)
-        lines += [f"{b} = {allocate(specs[b], fp, near, shapes[b])}" for b in f.outputs if b not in known]
+        lines += [f"{b} = {allocate(specs[b], fp, near)}" for b in f.outputs if b not in known]
         arguments = [
             i.python if isinstance(i, Number) else f"{i}.contiguous()" if i in returned else i for i in f.order
         ]
@@ -359,47 +358,17 @@ def needed_after(run: list[Region], steps: list[Region | Library], results: tupl
     return needed
 
 
-def shapes_of(f: Function) -> dict[str, str]:
-    """Return the shapes of a function's outputs as Python: by the tensors that it reads, as far as its loops say so."""
-    known: dict[ir.Atom, str] = {}
-    dims = {buffer: region.dims(buffer) for region in f.regions for buffer in region.stores}
-    loads = [v for region in f.regions for v in loads_of(region)]
-    for v in loads:
-        if v.buffer in f.inputs:
-            known |= {
-                group[0]: f"{v.buffer}.shape[{d}]"
-                for d, group in enumerate(map(ir.leaves, v.stored))
-                if len(group) == 1 and group[0] not in known
-            }
-    for v in loads:  # of what an earlier loop nest stored
-        for mine, stored in zip(dims.get(v.buffer, ()), v.stored, strict=False):
-            for one, other in ((ir.leaves(mine), ir.leaves(stored)), (ir.leaves(stored), ir.leaves(mine))):
-                if len(one) == len(other) == 1 and one[0] in known:
-                    known.setdefault(other[0], known[one[0]])
-
-    def size(group: ir.Group) -> str:
-        found = [str(leaf.size) if leaf.fixed else known.get(leaf, "") for leaf in ir.leaves(group)]
-        return " * ".join(found) or "1" if all(found) else str(ir.size_of(group))
-
-    return {buffer: f"[{', '.join(map(size, dims[buffer]))}]" for buffer in f.outputs}
-
-
-def allocate(
-    spec: TensorSpec,
-    fp: FunctionalProblem,
-    near: Mapping[str, TensorSpec] = MappingProxyType({}),
-    otherwise: str = "",
-) -> str:
+def allocate(spec: TensorSpec, fp: FunctionalProblem, near: Mapping[str, TensorSpec] = MappingProxyType({})) -> str:
     """Return the Python expression that allocates a tensor.
 
-    It takes the shape of one of the tensors in `near` where that is the same, or but for dimensions of 1, and else the
-    one that is given, so that the candidate serves other sizes too.
+    It takes the shape of one of the tensors in `near` where that is the same, or but for dimensions of 1, so that the
+    candidate serves other sizes too.
     """
     device = next((a.name for a in fp.arguments if isinstance(a, TensorArgument)), "")
     where = f", device={device}.device" if device else ""
     shape = next((f"{name}.shape" for name, other in near.items() if other.shape == spec.shape), "")
     shape = shape or next((_kept(name, spec) for name, other in near.items() if _alike(spec, other)), "")
-    shape = shape or otherwise or str(list(spec.shape))
+    shape = shape or str(list(spec.shape))
     return f"torch.empty({shape}, dtype=torch.{spec.dtype}{where})"
 
 
