@@ -46,7 +46,7 @@ SOFT = frozenset({"tiny", BRINK, FADING, HUGE, MASKED, WHOLE})  # kinds on which
 LEAST_LOOKED_AT = 4
 FEW_THREADS, MANY_THREADS = 17, 40  # between these one number is drawn
 MANY_CALLS, MANY_S = 70_000, 4.0  # more than 16 bits count to, and how long they may take
-TOGETHER = 48  # calls of each of two callers
+TOGETHER = 48  # calls of each of two callers, in MANY_S at most
 BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work with others, was 130 and 160 us
 BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
 HALVES = "another forward before the backward"
@@ -175,9 +175,9 @@ class Checks:
             if wrong is not None and (kind == ALIKE or self.relative > GROSS_ELSE):
                 raise Stopped(wrong, alive=True)
 
-    def first_draw(self) -> None:
+    def first_draw(self, layout: str) -> None:
         """Check one call on what was there when it was bound; nothing is noted."""
-        self._call_and_compare(self.place, plain(0, len(self.place.session.specs)), "strided input")
+        self._call_and_compare(self.place, plain(0, len(self.place.session.specs)), layout)
 
     def _call_and_compare(self, place: BoundBuffers, recipe: Recipe, input_class: str) -> None:
         subject, session = self.subject, place.session
@@ -210,6 +210,7 @@ class Checks:
         recipe = session.random_recipe()
         self.subject.call_early(self.place, recipe)
         if self._compare(session, self.subject.outputs(self.place), recipe, "late inputs") is not None:
+            self._call_and_compare(self.place, recipe, "own draw")  # else it is wrong on them whenever they come
             why = (
                 "It does not wait for the stream that it is called on: inputs that come there before it were not read."
             )
@@ -430,23 +431,24 @@ class Checks:
         while made < MANY_CALLS and tries < TRIES:
             called = subject.call_on(place, MANY_CALLS - made, MANY_S)
             made, tries = made + called.times, tries + 1
-            if not called.differs:
-                break
             wrong = self._compare(session, subject.outputs(place), recipe, f"after {made} calls", noisy=bool(draws))
             if wrong is not None:
                 raise Stopped(wrong, alive=True)
+            if not called.differs:
+                break
         subject.use_threads(threads())
         self.found.checks.append(f"{made} calls in a row")
 
-    def together(self, first: BoundBuffers, second: BoundBuffers) -> str:
-        """Return what goes wrong where two threads call it at once, or nothing."""
+    def together(self, first: BoundBuffers, second: BoundBuffers, call_s: float) -> str:
+        """Return what goes wrong where two threads call it at once, or nothing; a call takes so long."""
+        times = max(2, min(TOGETHER, int(MANY_S / max(call_s, 1e-9))))
         places = first, second
         recipes = [place.session.random_recipe() for place in places]
         for place, recipe in zip(places, recipes, strict=True):
             place.session.require_answer(recipe)
             self.subject.prepare(place, recipe)
         try:
-            self.subject.call_together(first, second, TOGETHER)
+            self.subject.call_together(first, second, times)
             for place, recipe in zip(places, recipes, strict=True):
                 self.compare(place, self.subject.outputs(place), recipe, "two callers at once")
         except Stopped as stopped:

@@ -256,7 +256,7 @@ class Trial:
             return True
         try:
             place = subject.bind(session, strided=True)
-            Checks(subject, place, self.found, self.without).first_draw()
+            Checks(subject, place, self.found, self.without).first_draw("strided input")
         except Stopped as stopped:
             if isinstance(stopped.verdict, Rejected):
                 raise
@@ -278,7 +278,7 @@ class Trial:
         if session.on_gpu or "guard pages" in self.without:
             return True
         try:
-            Checks(subject, subject.bind(session, step=0), self.found, self.without).first_draw()
+            Checks(subject, subject.bind(session, step=0), self.found, self.without).first_draw("at any element")
         except Stopped as stopped:
             if isinstance(stopped.verdict, Rejected):
                 raise
@@ -301,8 +301,9 @@ class Trial:
         with self._open() as other:
             if SPECIALISED not in self.found.labels and not self._least(other):
                 return
+            self._many(other)
             first, second = (other.bind(self.session, step=ALLOCATED_BYTES) for _ in range(2))
-            if why := Checks(other, first, self.found, self.without).together(first, second):
+            if why := Checks(other, first, self.found, self.without).together(first, second, self.call_s):
                 self.found.label(ONE_CALLER)
                 self.found.notes.append(f"wrong where two threads call it at once: {why}"[:300])
 
@@ -319,10 +320,18 @@ class Trial:
             self.found.checks = [c for c in self.found.checks if not c.endswith(LEAST)] + [f"{count + 1} {LEAST}"]
             if perf_counter() - begun > MOST_RESTS_S:
                 break
-        if tiny is not None and tiny.fp in self.served:
-            least = next(p for p in subject.places if p.session is tiny)
-            Checks(subject, least, self.found, self.without).many_calls(least)
         return True
+
+    def _many(self, subject: LoadedCandidate) -> None:
+        """Call it many times at the smallest sizes at which it was right; where that is its own, as often as there is
+        time.
+        """
+        small = None if SPECIALISED in self.found.labels else self.known.small
+        session = self.least or small or self.session
+        if self.known.tiny is not None and self.known.tiny.fp in self.served:
+            session = self.known.tiny
+        place = next((p for p in subject.places if p.session is session), None) or subject.bind(session)
+        Checks(subject, place, self.found, self.without).many_calls(place)
 
     def _tight(self, subject: LoadedCandidate, session: ProblemSession) -> BoundBuffers:
         return subject.bind(session, tight=not session.on_gpu and "guard pages" not in self.without)

@@ -14,6 +14,7 @@ import typer
 from rag_kernels.cli.shared.busy import busy
 from rag_kernels.cli.shared.common import Backward, Json, Shapes, Training, columns, emit, end_politely, writable_out
 from rag_kernels.cli.shared.flags import with_search_flags
+from rag_kernels.eval.errors import ProblemError
 from rag_kernels.text.wording import broken
 
 if TYPE_CHECKING:
@@ -83,10 +84,16 @@ def generate(
         finished, found = followed(search, loaded.name, as_json=as_json), search.found
         attempts = session.archive.attempts(search.run.id)
     best = found.best if found else winner(attempts)
-    written = str(write_kernel(best, out)) if best and out else None
+    written, why_not = None, ""
+    try:
+        written = str(write_kernel(best, out)) if best and out else None
+    except ProblemError as error:  # it was found and archived all the same: that is shown first
+        why_not = str(error)
     ended = found.why if found else "it was interrupted before the first one was there."
     row = result_row(attempts, best=best, run_id=search.run.id, problem=loaded.name, out=written, why=ended)
     show_result(row, as_json=as_json)
+    if why_not:
+        raise ProblemError(why_not)
     if found is None or not finished:
         given = (("--init", init), ("--inputs", inputs), ("--shapes", shapes))
         made = [f"{option} {shlex.quote(text)}" for option, text in given if text]

@@ -148,11 +148,12 @@ def one_table_for_all() -> Iterator[None]:
     if runs.isEnabledFor(logging.DEBUG):
         yield
         return
+    before = runs.level
     runs.setLevel(logging.WARNING)
     try:
         yield
     finally:
-        runs.setLevel(logging.NOTSET)
+        runs.setLevel(before)
 
 
 def still_waiting(files: list[Path], session: Session, growth_run: GrowthRun, done: set[str]) -> Iterator[Grown]:

@@ -182,7 +182,8 @@ def end_politely() -> None:
 
 def emit(kind: str, row: dict[str, Any]) -> None:
     """Print one JSON object on a line of its own, at once. `kind` is its `type`, one of `json_types.TYPES`."""
-    print(json.dumps({"type": kind, "schema": JSON_SCHEMA, **row}, ensure_ascii=False), flush=True)
+    out = getattr(sys.stdout, "rich_proxied_file", sys.stdout)  # a line that is shown meanwhile would break it at 80
+    print(json.dumps({"type": kind, "schema": JSON_SCHEMA, **row}, ensure_ascii=False), file=out, flush=True)
 
 
 def read_settings(**flags: Any) -> Settings:
