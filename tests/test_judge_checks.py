@@ -35,6 +35,7 @@ from rag_kernels.eval.sessions.admission import admit
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
+from rag_kernels.eval.timing.looks import checked_pairs
 from rag_kernels.eval.timing.race import Race, Times
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.trial.result_class import fuses_nothing
@@ -423,9 +424,9 @@ def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
         assert slow.asking(shown) == 0.25  # of the reference's burst, which is the shorter one
         race.burst = []
         for _ in range(9):
-            chosen = race._chosen(60)
+            chosen = checked_pairs(session, 60)
             assert [sum(a <= n < b for n in chosen) for a, b in ((0, 7), (7, 30), (30, 60))] == [1, 1, 2]
-            assert len(race._chosen(7)) == 2
+            assert len(checked_pairs(session, 7)) == 2
         times = race.run()
         assert times.kept  # one of the few pairs is always checked
         assert times.stopped_early and len(times.seconds["eager"]) == session.limits.timing.few_pairs

@@ -201,7 +201,7 @@ def test_numbers_that_are_all_different_are_left_in_place() -> None:
 def test_the_ratio_is_the_median_of_pairs_with_its_order_statistic_interval() -> None:
     candidate = [1.0] * 30
     baseline = [1.0 + i / 30 for i in range(30)]
-    ratio = ratio_of(baseline, candidate)
+    ratio = ratio_of(baseline, candidate, TimingRule())
     assert ratio.low == sorted(baseline)[8]
     assert ratio.high == sorted(baseline)[21]
     assert ratio.low < ratio.median < ratio.high
@@ -224,7 +224,7 @@ def test_who_runs_first_does_not_decide(pairs: int) -> None:
     faster = Paired({"a": [0.65, 0.5] * 15, "b": [1.0, 1.3] * 15}, paired.orders)
     assert faster.speedup("a", "b").median == pytest.approx(2)
     few = Paired({"a": [1.0] * 7, "b": [2.0] * 7}, paired.orders[:7])
-    assert few.by_order("a", "b") == [ratio_of([2.0] * 7, [1.0] * 7)]
+    assert few.by_order("a", "b") == [ratio_of([2.0] * 7, [1.0] * 7, TimingRule())]
 
 
 def test_pairs_end_when_the_interval_is_narrow_and_that_makes_no_wins() -> None:

@@ -85,7 +85,6 @@ Form = Sequence[tuple[Sequence[int], str, str]]  # of each output: shape, dtype,
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")  # as the dynamic linker says it
 EARLY_S = 3e-3  # that a call is made before its inputs come: its launches take a host less
 MOST_READY_S = 5e-4  # what getting ready may cost a worker: what it takes beyond, both times, is for something else
-LEAST_S = 1e-9  # of a burst that was over before the way there and back: impossible, and judged so
 POISONS = (0xFF, 0x5A, 0x00)  # quiet NaN in every float format, a large finite number, and what a new page holds
 
 
@@ -420,8 +419,9 @@ class LoadedCandidate:
         self.round_trips.append(self._burst_s([], delay_s))
         seconds = self._burst_s(places, delay_s)
         own_s = self.round_trips[-1] if delay_s else statistics.median(self.round_trips)
-        self.asking_s = min(own_s, reference.round_trip_s(seconds), max(seconds - LEAST_S, 0.0))
-        return max(seconds - self.asking_s, LEAST_S)
+        least_s = self.limits.timing.least_s
+        self.asking_s = min(own_s, reference.round_trip_s(seconds), max(seconds - least_s, 0.0))
+        return max(seconds - self.asking_s, least_s)
 
     def _burst_s(self, places: Sequence[BoundBuffers], delay_s: float) -> float:
         limit_s = self.session.call_limit_s * max(1, len(places))

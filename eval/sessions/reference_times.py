@@ -128,7 +128,8 @@ class ReferenceTimes:
 
     def round_trip_s(self, burst_s: float) -> float:
         """Return what asking and answering took of a burst: the median of requests for no call at all."""
-        return min(statistics.median(self.round_trips), burst_s / 2) if self.round_trips else 0.0
+        most_s = self._session.limits.timing.most_trip * burst_s
+        return min(statistics.median(self.round_trips), most_s) if self.round_trips else 0.0
 
     def calls_for(self, call_s: float) -> int:
         """Return how many calls to time together where the device takes so long for one."""
@@ -137,14 +138,14 @@ class ReferenceTimes:
         if not session.on_gpu or alone_s > rule.single_s:
             return 1
         room = rule.burst_bytes // (session.content_bytes + session.output_bytes)
-        return max(1, min(rule.burst_calls, max(2, math.ceil(rule.burst_s / alone_s)), room))
+        return max(1, min(rule.burst_calls, max(rule.few_calls, math.ceil(rule.burst_s / alone_s)), room))
 
     def eager_estimate_s(self) -> float:
-        """Return the best of three eager calls, measured once per session."""
+        """Return the best of the rule's `eager_calls`, measured once per session."""
         if not self.eager_s:
             with self._session.device_lock.alone():
                 self._session.write(self._session.random_recipe())
-                self.eager_s = [self.call("eager") for _ in range(3)]
+                self.eager_s = [self.call("eager") for _ in range(self._session.limits.timing.eager_calls)]
             self._session.call_s = min(self.eager_s)
         return min(self.eager_s)
 

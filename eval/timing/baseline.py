@@ -64,7 +64,7 @@ def _measure(session: ProblemSession, timed: ReferenceTimes) -> Baseline:
     timed.prepare_baselines()
     if not timed.variants:
         return Baseline(None, None, timed.compile_note)
-    pairs = pairs_for(2 * timed.eager_estimate_s(), rule, least=rule.pairs // 2, most=rule.pairs)
+    pairs = pairs_for(2 * timed.eager_estimate_s(), rule, least=rule.baseline_pairs, most=rule.pairs)
     calls = timed.calls_for(timed.eager_estimate_s() / rule.faster)
     with session.device_lock.alone():
         paired = interleave(

@@ -46,7 +46,8 @@ class Paired:
         halves = [[i for i, before in enumerate(first) if before is side] for side in (True, False)]
         if min(map(len, halves)) < self.rule.min_half:
             halves = [list(range(len(self.orders)))]
-        return [ratio_of([self.seconds[over][i] for i in h], [self.seconds[of][i] for i in h]) for h in halves]
+        over_s, of_s = self.seconds[over], self.seconds[of]
+        return [ratio_of([over_s[i] for i in h], [of_s[i] for i in h], self.rule) for h in halves]
 
     def kept_us(self, most: int) -> tuple[tuple[str, tuple[float, ...]], ...]:
         """Return microseconds of at most so many pairs by variant, evenly spread over all, for whoever draws them."""
@@ -101,11 +102,11 @@ def orders(names: Sequence[str], pairs: int, rng: Random) -> list[list[str]]:
     return rng.sample(drawn[:pairs], pairs)
 
 
-def ratio_of(baseline_s: Sequence[float], candidate_s: Sequence[float]) -> Ratio:
+def ratio_of(baseline_s: Sequence[float], candidate_s: Sequence[float], rule: TimingRule) -> Ratio:
     """Return speed-up of the candidate over the baseline from paired times (seconds, same length, at least 3)."""
     ratios = sorted(b / c for b, c in zip(baseline_s, candidate_s, strict=True))
     n = len(ratios)
-    below = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2) - 1)
+    below = max(0, math.floor((n - rule.deviations * math.sqrt(n)) / 2) - rule.further)
     return Ratio(median=statistics.median(ratios), low=ratios[below], high=ratios[n - 1 - below])
 
 

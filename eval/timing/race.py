@@ -6,40 +6,23 @@ will be checked. Order within a pair is random, every call has fresh content, an
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from time import perf_counter
 
-from rag_kernels.eval.buffers.call_content import Recipe, nudged, plain, with_rows_of
+from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
-from rag_kernels.eval.input_kinds import EDGES
 from rag_kernels.eval.machine.throttling import Clocks
 from rag_kernels.eval.records import Ratio
-from rag_kernels.eval.sessions.candidate_session import LEAST_S, BoundBuffers, LoadedCandidate
+from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
-from rag_kernels.eval.sessions.remembered_contents import MIXED, NUDGED, PLAIN
+from rag_kernels.eval.timing.looks import Look, Looks, draw_looks, looked_at, remembered
 from rag_kernels.eval.timing.paired_ratio import Paired, interleave, pairs_for
 
 AT_ONCE_BYTES = 1 << 30  # outputs of more are not kept until the race is over
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """A call in a race that is looked at closely: `again` as others, `nudged` by one element, or `special`.
-
-    `halves` is one of a training step with another forward between its forward and its backward.
-
-    Then `kind` is the kind of special values, and `draw` one of them.
-    """
-
-    what: str
-    kind: str = ""
-    draw: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +77,7 @@ class Times(Paired):
     @property
     def is_throttled(self) -> bool:
         """Whether so many pairs were throttled that none could be left out."""
-        return sum(self.slowed) > len(self.slowed) / 2
-
-
-def _nudges(look: Look) -> bool:
-    return look.what == "nudged"
+        return sum(self.slowed) > self.rule.throttled * len(self.slowed)
 
 
 def _leave(kept: Kept) -> None:
@@ -141,10 +120,10 @@ class Race:
         self.session.write(recipe := self.session.random_recipe())
         taken = []
         with self.session.device_lock.alone():
-            for _ in range(2):
+            for _ in range(self.rule.first_calls):
                 self.subject.prepare(self.place, recipe)
                 taken.append(self.subject.call(self.place))
-        return max(min(taken) - self.rule.asking_s * self.session.on_gpu, LEAST_S)
+        return max(min(taken) - self.rule.asking_s * self.session.on_gpu, self.rule.least_s)
 
     def _places(self, wanted: int) -> list[BoundBuffers]:
         """Return buffers of their own for each call of a burst: their contents differ, as those of single calls do."""
@@ -160,9 +139,9 @@ class Race:
         For asking to take little of its time.
         """
         with self.session.device_lock.alone():
-            taken = min(self._burst(cold=False)[2] for _ in range(2)) * len(self.burst)
-        share = statistics.median(self.subject.round_trips) / max(taken, 1e-9)
-        wanted = math.ceil(len(self.burst) * share / (self.rule.most_asking / 2))
+            taken = min(self._burst(cold=False)[2] for _ in range(self.rule.trial_bursts)) * len(self.burst)
+        share = statistics.median(self.subject.round_trips) / max(taken, self.rule.least_s)
+        wanted = math.ceil(len(self.burst) * share / self.rule.aimed_asking)
         room = self.rule.burst_bytes // (self.session.content_bytes + self.session.output_bytes)
         return min(wanted, self.rule.most_burst, room) - len(self.burst)
 
@@ -178,20 +157,19 @@ class Race:
         times = Times({name: [] for name in self.variants}, rule=rule, delay_s=delay_s)
         clocks = Clocks(on_gpu=session.on_gpu)
         count = pairs or self._pairs()
-        chosen = self._chosen(count) if pairs is None else set()
-        looks = self._looks(count) if pairs is None else {}
-        unrelated = self._unrelated(count) if pairs is None else {}
-        watched = set() if self.burst else chosen | {n for n, some in looks.items() if any(map(_nudges, some))}
+        in_bursts = bool(self.burst)
+        looks = draw_looks(session, count, in_bursts=in_bursts, thorough=self.thorough) if pairs is None else Looks()
+        watched = set() if in_bursts else looks.watched
         recipe = session.random_recipe()
         timed.round_trips, self.subject.round_trips = [], []
 
         def before(number: int) -> None:
             nonlocal recipe
-            draws = unrelated.get(number, [])
+            draws = looks.unrelated.get(number, [])
             if draws:
                 recipe = plain(draws[0], len(session.specs))
             else:
-                recipe = self._remembered() if number in watched else session.random_recipe()
+                recipe = remembered(session, self.subject.met) if number in watched else session.random_recipe()
             times.fresh.append(bool(draws))
             session.write(recipe)
 
@@ -212,21 +190,21 @@ class Race:
                     return timed.call(variant, cold=cold, calls=self.calls, delay_s=delay_s)
             number, look = len(times.orders) - 1, Look("")
             if self.burst:
-                look = looks.get(number, [look])[0]
-                place, called, seconds = self._burst(cold, delay_s, look=look, draws=unrelated.get(number, []))
+                look = looks.calls.get(number, [look])[0]
+                place, called, seconds = self._burst(cold, delay_s, look=look, draws=looks.unrelated.get(number, []))
             else:
                 place, called, seconds = self._single(recipe, cold, delay_s)
             times.asking_s.append(self.subject.asking_s / max(1, len(self.burst)) if self.burst or delay_s else 0.0)
             repeated = self._repeats(place, called)
-            few = self.repeated < 2 * rule.rechecked
+            few = self.repeated < rule.repeats_rechecked
             self.repeated += repeated
-            if pairs is None and (number in chosen or look.what or (repeated and few)):
+            if pairs is None and (number in looks.checked or look.what or (repeated and few)):
                 self._keep(times, Kept(place, called, self.subject.outputs(place, keep=True), look.kind))
             return seconds
 
         def after(number: int) -> bool:
             times.slowed.append(clocks.slowed())
-            for look in looks.get(number, []) if not self.burst else []:
+            for look in looks.calls.get(number, []) if not in_bursts else []:
                 self._look(times, look, recipe, cold, delay_s)
             is_look = pairs is None and number + 1 < rule.pairs and not (number + 1) % rule.few_pairs
             times.stopped_early = is_look and self._is_behind(times)
@@ -236,69 +214,14 @@ class Race:
 
         with session.device_lock.alone(), timed.on_one_core():
             interleave(times, count, session.rng, before=before, measure=measure, after=after)
-            for look in self._last_looks() if looks and not times.stopped_early else ():
+            for look in looks.last if not times.stopped_early else ():
                 self._look(times, look, recipe, cold, delay_s)
         times.mhz = (min(clocks.mhz), max(clocks.mhz)) if clocks.mhz else None
         return times.at_full_speed()
 
-    def _chosen(self, count: int) -> set[int]:
-        """Return the pairs whose outputs are checked: some of the few that are made in any case, some of those that
-        most candidates get, and some of the others.
-        """
-        rule = self.rule
-        few, least = min(count, rule.few_pairs), min(count, rule.pairs)
-        early = rule.rechecked if few == least else 1
-        stretches = (
-            (range(few), early),
-            (range(few, least), rule.rechecked - early),
-            (range(least, count), rule.rechecked),
-        )
-        return {n for s, wanted in stretches for n in self.session.rng.sample(s, min(wanted, len(s)))}
-
-    def _looks(self, count: int) -> dict[int, list[Look]]:
-        """Draw which calls are looked at closely, and at which places: half of them among the few that all get."""
-        session, rule = self.session, self.rule
-        if session.limits.without & {"looks", "fresh content"}:
-            return {}
-        special = [Look("special", *found) for found in session.own_specials]
-        looks = [Look("again"), Look("again"), Look("nudged"), Look("nudged")]
-        looks += [Look("halves")] * (2 if session.fp.step is not None and not self.burst else 0)
-        always = [look for look in special if look.kind == EDGES]  # which are others at other sizes
-        others = [look for look in special if look.kind != EDGES]
-        looks += special if self.thorough else [*always, *session.rng.sample(others, min(len(others), 3))]
-        few = min(count, rule.few_pairs)
-        drawn: dict[int, list[Look]] = {}
-        for number, look in enumerate(session.rng.sample(looks, len(looks))):
-            if self.burst and look.what == "again":
-                continue
-            at = session.rng.randrange(few if number % 2 == 0 else min(count, rule.pairs))
-            drawn.setdefault(at, []).append(look)
-        return drawn
-
-    def _last_looks(self) -> list[Look]:
-        """Draw what is looked at when all is timed: a kernel may wait that long, but not longer."""
-        special = [Look("special", *found) for found in self.session.own_specials]
-        halves = [Look("halves")] * (self.session.fp.step is not None)
-        looks = [] if self.burst else [*self.session.rng.sample(special, min(2, len(special))), Look("nudged")]
-        return [*halves, *looks]
-
-    def _unrelated(self, count: int) -> dict[int, list[int]]:
-        """Draw the pairs whose contents share nothing with earlier ones, with their draws: of a burst each has some."""
-        session, rule = self.session, self.rule
-        if "fresh content" in session.limits.without or "unrelated content" in session.limits.without:
-            return {}
-        draws = list(session.fresh)
-        groups = [draws[i::4] for i in range(4)] if self.burst else [[draw] for draw in draws]
-        groups = [group for group in groups if group]
-        least = min(count, rule.pairs)
-        wide = least / max(1, len(groups))  # one in each stretch of the race, since a machine's load comes in stretches
-        starts = [int(i * wide) for i in range(len(groups) + 1)]
-        numbers = [session.rng.randrange(a, max(a + 1, b)) for a, b in itertools.pairwise(starts)]
-        return dict(zip(numbers, groups, strict=True))
-
     def _look(self, times: Times, look: Look, recipe: Recipe, cold: bool, delay_s: float) -> None:
         """Make one more call that nobody times, which its candidate cannot know: what it left is checked."""
-        recipe = self._looked_at(look, recipe)
+        recipe = looked_at(self.session, self.subject.met, look, recipe)
         if look.what == "halves":
             outputs = self.subject.call_halves(self.place, recipe)
         elif self.session.on_gpu:
@@ -307,24 +230,6 @@ class Race:
         else:
             outputs = self.subject.watched(self.place, recipe)
         self._keep(times, Kept(self.place, recipe, outputs, look.kind))
-
-    def _looked_at(self, look: Look, recipe: Recipe) -> Recipe:
-        """Return the content of such a call: as before but for one element, or of a special kind in part or whole."""
-        session, specs = self.session, self.session.specs
-        if look.what == "nudged":
-            known = session.remembered.number(recipe) is not None  # else its draws may become others
-            make = partial(nudged, recipe, specs, session.ordered, session.rng)
-            return self._remembered(recipe, NUDGED, make) if known else make()
-        if look.what != "special":
-            return self._remembered()
-        if look.kind == EDGES or session.rng.random() < 0.5:
-            return plain(look.draw, len(specs))
-        mixed = partial(with_rows_of, session.random_recipe(), look.draw, specs, session.rng)
-        return self._remembered(look.kind, MIXED, mixed)
-
-    def _remembered(self, sort: Hashable = "", most: int = PLAIN, make: Callable[[], Recipe] | None = None) -> Recipe:
-        """Return a secret content whose answer is remembered, new to this candidate's process."""
-        return self.session.remembered.content(sort, most, self.subject.met, make or self.session.random_recipe)
 
     def asking(self, times: Times) -> float:
         """Return what asking for a burst takes as a share of the shorter side's burst; 0 for single calls.
@@ -345,7 +250,7 @@ class Race:
         are events', which know nothing of asking.
         """
         session, timed, rule = self.session, self.reference, self.rule
-        rounds = min(math.ceil(2 * self.asking(times) / rule.most_asking), rule.most_burst // max(1, len(self.burst)))
+        rounds = min(math.ceil(self.asking(times) / rule.aimed_asking), rule.most_burst // max(1, len(self.burst)))
         if not self.burst or rounds < 2 or not times.delay_s:
             return False
         delay_s = min(rounds * times.delay_s, rule.most_delay_s)
@@ -391,15 +296,15 @@ class Race:
 
         A candidate that launches through Python may need longer than the reference: as long as its calls took.
         """
-        session, timed = self.session, self.reference
+        session, timed, rule = self.session, self.reference, self.rule
         if not session.on_gpu:
             return 0.0
         session.write(session.random_recipe())
         with session.device_lock.alone(), self.subject.frozen():
-            for variant in [*self.variants[:-1]] * 2:  # the first time takes a host longer
+            for variant in self.variants[:-1] * rule.delay_calls:
                 timed.call(variant, calls=self.calls)
         least = 0.0 if self.subject.candidate.tier == "kernel" else max(1, len(self.burst)) * self.first_s
-        return min(max(timed.delay_s(self.calls), least), self.rule.most_delay_s)
+        return min(max(timed.delay_s(self.calls), least), rule.most_delay_s)
 
     def _single(self, recipe: Recipe, cold: bool, delay_s: float) -> tuple[BoundBuffers, Recipe, float]:
         self.subject.prepare(self.place, recipe, cold=cold, written=True)
@@ -425,7 +330,7 @@ class Race:
         chosen = self.session.rng.randrange(len(self.burst))
         recipes = [self.session.random_recipe(draws) for _ in self.burst]
         if look is not None and look.what:
-            recipes[chosen] = self._looked_at(look, recipes[chosen - 1])
+            recipes[chosen] = looked_at(self.session, self.subject.met, look, recipes[chosen - 1])
         if self.subject.is_module:
             recipes = self.session.with_parameters_of(recipes[0], recipes)
         self.subject.prepare_all(self.burst, recipes, cold=cold)

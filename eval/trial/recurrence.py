@@ -10,11 +10,6 @@ import statistics
 
 from rag_kernels.eval.timing.race import Times
 
-LEAST = 4  # pairs of either sort, of which one may be disturbed
-FACTOR = 1.25  # times slower, against eager in the same pairs
-NOISE = 0.85  # of the other pairs are less slow than this beside their own neighbours
-NEAR = 4  # other pairs of about the same time that one is held against, since a machine's load comes in stretches
-
 
 def depends_on_recurrence(times: Times) -> str:
     """Return a sentence where the candidate is clearly slower on contents that share nothing with earlier ones.
@@ -25,7 +20,8 @@ def depends_on_recurrence(times: Times) -> str:
     if slower is None:
         return ""
     typical, second, noise = slower
-    if typical < max(FACTOR, noise) or second < 1 + (FACTOR - 1) / 2:
+    rule = times.rule
+    if typical < max(rule.unrelated_slower, noise) or second < rule.unrelated_second:
         return ""
     return f"{typical:.2f} times as slow on contents that share nothing with earlier ones"
 
@@ -33,22 +29,23 @@ def depends_on_recurrence(times: Times) -> str:
 def needs_no_recurrence(times: Times) -> bool:
     """Return whether it was seen to be about as fast on such contents, where the other word may be chance."""
     slower = _slower(times)
-    return slower is not None and slower[0] < 1 + (FACTOR - 1) / 2
+    return slower is not None and slower[0] < times.rule.unrelated_second
 
 
 def _slower(times: Times) -> tuple[float, float, float] | None:
     """Return how often as slow it is on fresh contents: typically, at least (but for one), and what noise makes."""
+    rule = times.rule
     if len(times.fresh) != len(times.orders):
         return None
     ratios = [e / c for e, c in zip(times.seconds["eager"], times.seconds["candidate"], strict=True)]
     fresh = [n for n, is_fresh in enumerate(times.fresh) if is_fresh]
     known = [n for n, is_fresh in enumerate(times.fresh) if not is_fresh]
-    if min(len(fresh), len(known)) < LEAST:
+    if min(len(fresh), len(known)) < rule.unrelated_pairs:
         return None
 
     def slower(pair: int) -> float:
-        near = sorted((n for n in known if n != pair), key=lambda n: abs(n - pair))[:NEAR]
+        near = sorted((n for n in known if n != pair), key=lambda n: abs(n - pair))[: rule.unrelated_near]
         return statistics.median(ratios[n] for n in near) / ratios[pair]
 
     found, usual = sorted(map(slower, fresh)), sorted(map(slower, known))
-    return statistics.median(found), found[1], usual[int(NOISE * len(usual))]
+    return statistics.median(found), found[1], usual[int(rule.unrelated_noise * len(usual))]

@@ -512,7 +512,8 @@ class Trial:
         if short and times.speedup("candidate", "eager").high > 1 and not race.is_settled(times):
             asking = f"asking for {len(race.burst)} calls takes {race.asking(times):.0%} as long as they do"
             times = times.charged()
-            self.found.notes.append(f"{asking}: what is more than a quarter is told as theirs")
+            most = session.limits.timing.most_asking
+            self.found.notes.append(f"{asking}: what is more than {most:.0%} is told as theirs")
         warm = host = None
         if self.thorough:
             warm = race.run(cold=False, pairs=session.limits.timing.warm_pairs)
