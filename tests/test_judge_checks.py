@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from rag_kernels.eval.input_kinds import SEVEN_BITS
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import device_file, read_device
+from rag_kernels.eval.machine.device_lock import DeviceLock
 from rag_kernels.eval.messages.protocol import CompileAhead
 from rag_kernels.eval.numerics.exactness_probe import one_hot, targets
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
@@ -670,6 +672,29 @@ def test_what_is_shorter_than_asking_for_it_is_timed_in_bursts(
         assert isinstance(found, Passed) and "burst-timed" in found.labels
         assert found.claims_speed, (found.labels, found.measurement)
         assert found.measurement.candidate_us > 0.2 * found.measurement.eager_us
+
+
+def test_a_verdict_times_in_one_turn_and_draws_before_it(
+    judge: LocalJudge, softmax: FunctionalProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks for a turn lets all others wait until he has it: eager's estimate is one, all of a race another."""
+    turns: list[str] = []
+    take, draw = DeviceLock._take, ProblemSession._draw
+
+    def took(lock: DeviceLock, turn: Any) -> None:
+        turns.append(turn)
+        take(lock, turn)
+
+    def drew(session: ProblemSession, kind: str) -> list[bool]:
+        turns.append("draw")
+        return draw(session, kind)
+
+    judge.sessions.close()
+    monkeypatch.setattr(DeviceLock, "_take", took)
+    monkeypatch.setattr(ProblemSession, "_draw", drew)
+    assert isinstance(verdict(judge, softmax, altered()), Passed)
+    assert turns.count("alone") == 2 and "draw" in turns
+    assert ("alone", "draw") not in pairwise(turns)
 
 
 def test_a_right_kernel_is_not_accused_of_beating_a_ceiling_of_a_busy_machine(

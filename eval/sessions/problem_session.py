@@ -197,6 +197,8 @@ class ProblemSession:
         memory = None if self.on_gpu else 3 * self.memory_bytes
         role = "rag_kernels.eval.children.reference:serve" + "_cuda" * self.on_gpu
         worker = self.workers.spawn(role, memory_bytes=memory, limit_address_space=False)
+        if self.on_gpu:  # the next session, of another size perhaps, finds a GPU's context made
+            self.workers.spare(role, limit_address_space=False)
         message = OpenReference(
             problem=self.fp,
             device=self.device.backend,

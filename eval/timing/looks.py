@@ -53,6 +53,15 @@ class Looks:
         return {*self.checked, *(n for n, some in self.calls.items() if any(look.what == "nudged" for look in some))}
 
 
+def draw_ahead(session: ProblemSession) -> None:
+    """Make the draws that races ask for, while others may compute: a race has the device alone."""
+    without = session.limits.without
+    if not without & {"looks", "fresh content"}:
+        _ = session.own_specials
+    if not without & {"unrelated content", "fresh content"}:
+        _ = session.fresh
+
+
 def draw_looks(session: ProblemSession, count: int, *, in_bursts: bool, thorough: bool) -> Looks:
     """Draw what is looked at in a race of so many pairs; `thorough` looks at special values of each kind."""
     calls = _calls(session, count, in_bursts=in_bursts, thorough=thorough)

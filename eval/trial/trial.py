@@ -48,6 +48,7 @@ from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCand
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.timing.baseline import Baseline
+from rag_kernels.eval.timing.looks import draw_ahead
 from rag_kernels.eval.timing.paired_ratio import median_us, product
 from rag_kernels.eval.timing.race import Kept, Race, Times, order_matters, self_check
 from rag_kernels.eval.trial.checks import Checks, Findings
@@ -496,30 +497,32 @@ class Trial:
         reference = self.known.times
         variants = ["eager", *(reference.variants if baseline is None else [])]
         best = self.known.leader.speedup
-        race = Race(subject, place, reference, variants, check, best_speedup=best, thorough=self.thorough)
-        subject.worker.forget_peak()
-        times = race.run(cold=self._cold)
-        self.extra_bytes = max((b for b in (self.extra_bytes, subject.peak_since()) if b is not None), default=None)
-        if self.thorough and not self._is_quiet():
-            times = race.run(cold=self._cold)
-            if not self._is_quiet():
-                self.found.label("noisy machine")
-        self._clocks(times)
-        checks.done_means_done()
-        if race.calls > 1:
-            self.found.label("burst-timed")
-        short = race.asking(times) > session.limits.timing.most_asking
-        if short and times.speedup("candidate", "eager").high > 1 and not race.is_settled(times):
-            asking = f"asking for {len(race.burst)} calls takes {race.asking(times):.0%} as long as they do"
-            times = times.charged()
-            most = session.limits.timing.most_asking
-            self.found.notes.append(f"{asking}: what is more than {most:.0%} is told as theirs")
+        draw_ahead(session)
         warm = host = None
-        if self.thorough:
-            warm = race.run(cold=False, pairs=session.limits.timing.warm_pairs)
-            if session.on_gpu:
-                host = race.run(cold=True, pairs=session.limits.timing.warm_pairs, with_host=True)
-                self._outside(times, host)
+        with session.device_lock.alone():  # one turn for all: who waits for one lets the device stand idle
+            race = Race(subject, place, reference, variants, check, best_speedup=best, thorough=self.thorough)
+            subject.worker.forget_peak()
+            times = race.run(cold=self._cold)
+            self.extra_bytes = max((b for b in (self.extra_bytes, subject.peak_since()) if b is not None), default=None)
+            if self.thorough and not self._is_quiet():
+                times = race.run(cold=self._cold)
+                if not self._is_quiet():
+                    self.found.label("noisy machine")
+            self._clocks(times)
+            checks.done_means_done()
+            if race.calls > 1:
+                self.found.label("burst-timed")
+            short = race.asking(times) > session.limits.timing.most_asking
+            if short and times.speedup("candidate", "eager").high > 1 and not race.is_settled(times):
+                asking = f"asking for {len(race.burst)} calls takes {race.asking(times):.0%} as long as they do"
+                times = times.charged()
+                most = session.limits.timing.most_asking
+                self.found.notes.append(f"{asking}: what is more than {most:.0%} is told as theirs")
+            if self.thorough:
+                warm = race.run(cold=False, pairs=session.limits.timing.warm_pairs)
+                if session.on_gpu:
+                    host = race.run(cold=True, pairs=session.limits.timing.warm_pairs, with_host=True)
+                    self._outside(times, host)
         for kept in times.kept:
             check(kept)
         checks.nothing_beside()

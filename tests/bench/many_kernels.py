@@ -50,7 +50,7 @@ from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Draft
 
 CLASSES = {"strict": (None, "strict"), "tf32": (None, "tf32"), "bfloat16": ("bfloat16", "strict")}
-REFERENCE, SPARES = "rag_kernels.eval.children.reference:serve_cuda", 2
+REFERENCE, SPARES = "rag_kernels.eval.children.reference:serve_cuda", 3
 LEAD = 24  # prepared and not taken: beyond it the cores are the judges'
 CONTEXT = 700 << 20  # bytes of a GPU that a process takes before it has a tensor
 EXAMINED_BYTES = 1 << 30  # of a footprint: what is larger is examined where it is judged
@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("--classes", nargs="+", choices=CLASSES, default=["strict"])
     parser.add_argument("--confirm", action="store_true", help="plan: by confirmations")
     parser.add_argument("--joint", action="store_true", help="plan: each problem's forward and gradients, as one call")
+    parser.add_argument("--in-order", action="store_true", help="plan: as the folders' order.txt has them")
     parser.add_argument("--mix", action="store_true", help="plan: between the jobs that are there, evenly")
     parser.add_argument("--sample", type=int, default=0, help="plan: so many problems of each folder")
     parser.add_argument("--seed", type=int, default=1)
@@ -94,8 +95,11 @@ def plan(asked: argparse.Namespace) -> None:
     """Write the jobs: problems in a drawn order, of each all classes in a row, so that a cut leaves a sample of whole
     problems."""
     file, *folders = asked.files
-    found = [(folder.name, f) for folder in folders for f in drawn(find_problems([folder]), asked)]
-    random.Random(asked.seed).shuffle(found)
+    if asked.in_order:
+        found = [(f.name, f / line) for f in folders for line in (f / "order.txt").read_text().split()]
+    else:
+        found = [(folder.name, f) for folder in folders for f in drawn(find_problems([folder]), asked)]
+        random.Random(asked.seed).shuffle(found)
     new = [job(level, path, name, asked) for level, path in found for name in asked.classes]
     old = read_jobs(file) if file.exists() else []
     jobs = evenly(old, new) if asked.mix else [*old, *new]
@@ -319,7 +323,7 @@ def judges(asked: argparse.Namespace) -> Iterator[Judges]:
 def limits_of(precision: str, asked: argparse.Namespace, *, confirm: bool) -> Limits:
     burst_bytes = asked.burst_mib << 20
     if confirm:
-        timing = TimingRule(pairs=16, max_pairs=32, self_pairs=16, warm_pairs=7, burst_bytes=burst_bytes)
+        timing = TimingRule(pairs=12, max_pairs=20, self_pairs=12, warm_pairs=7, burst_bytes=burst_bytes)
         return Limits(precision=precision, timing=timing, sanitizers_in_turn=False)
     few = min(7, asked.pairs)
     timing = TimingRule(pairs=asked.pairs, max_pairs=2 * asked.pairs, few_pairs=few, burst_bytes=burst_bytes)
