@@ -221,6 +221,8 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("scatter_add scatter_reduce index_add index_fill index_reduce", Operator()),
     ("embedding_dense_backward diag diff _weight_norm trace renorm cdist", Operator()),
     ("max_pool2d_with_indices_backward max_pool3d_with_indices_backward", Operator(jumps=True)),
+    ("avg_pool2d_backward avg_pool3d_backward", Operator()),
+    ("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward", Operator()),
     ("max_unpool2d max_unpool3d", Operator()),
     ("histc segment_reduce im2col col2im affine_grid_generator", Operator()),
     ("embedding_bag _embedding_bag", Operator(reads_in_part=True)),

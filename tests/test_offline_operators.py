@@ -139,3 +139,13 @@ def test_a_nest_has_the_loops_of_what_it_stores() -> None:
     for wrong in (Region({"out": total}, (row,), (column,)), Region({"out": x}, (row,), ())):
         with pytest.raises(IllFormed, match="does not have its loops"):
             wrong.check(Checker(buffers))
+
+
+def test_loops_of_a_value_are_found_once_and_stay_right_when_they_are_split() -> None:
+    row = ir.load("x", (4, 12), "float32")
+    total = ir.Reduce((row.dims[0],), "float32", Kind.SUM, row, row.dims[1])
+    (outer,), (inner,) = row.dims
+    assert ir.tree_atoms(row) == {outer, inner} and ir.tree_atoms(total) == {outer}
+    outer.split(2)
+    inner.split(3)
+    assert ir.tree_atoms(row) == {*outer.leaves(), *inner.leaves()} and ir.tree_atoms(total) == {*outer.leaves()}

@@ -119,6 +119,26 @@ CASES = {
         "torch.randn(2, 3, 20)",
         init="self.w, self.v = nn.Parameter(torch.randn(3, 1, 3, 4)), nn.Parameter(torch.randn(4, 3, 4))",
     ),
+    "large windows": Case(
+        "a = F.avg_pool2d(x, 9, 1, 4, count_include_pad=False), F.max_pool2d(x, 9, 2, 4); "
+        "return *a, F.avg_pool2d(y, (3, 7), (2, 1), (1, 3), ceil_mode=True), F.max_pool1d(y[0], 5, 2, 1, 2) * 2",
+        "torch.randn(2, 3, 20, 37)",
+        "torch.randn(2, 3, 17, 70)",
+    ),
+    "windows of several sizes": Case(
+        "return F.adaptive_avg_pool2d(x, (7, 5)) + 1, F.adaptive_avg_pool2d(y, (3, 4)), F.adaptive_avg_pool1d(x[0], 8)",
+        "torch.randn(2, 3, 20, 12)",
+        "torch.randn(2, 3, 9, 6)",
+    ),
+    "what average pools give back": Case(
+        "back = torch.ops.aten.avg_pool2d_backward; "
+        "a = back(x, y, [3, 3], [1, 1], [1, 1], False, True, None), back(x, y, [7, 7], [1, 1], [3, 3], False, False, "
+        "None); "
+        "b = back(x[:, :, :10, :9], y, [3, 4], [2, 2], [1, 1], False, False, None); "
+        "return *a, b, torch.ops.aten._adaptive_avg_pool2d_backward(x[:, :, :7, :5], y)",
+        "torch.randn(2, 3, 20, 18)",
+        "torch.randn(2, 3, 20, 18)",
+    ),
     "one filter for two images": Case(
         "return F.conv2d(x, self.w, padding=1, groups=3) + F.conv2d(y, self.w, padding=1, groups=3)",
         "torch.randn(2, 3, 8, 9)",
@@ -163,6 +183,7 @@ def test_elements_at_computed_places(name: str, called: Made) -> None:
         "torch.slice_scatter(x, x[:, -2:] * 2, 1, -2), torch.select_scatter(x, x[0] * 3, 0, -1), torch.diff(x, "
         "prepend=x)",
         "F.avg_pool1d(x[None], 3, 2, 1, count_include_pad=False), F.avg_pool1d(x[None], 3, 2, 0, ceil_mode=True)",
+        "F.avg_pool2d(x[None], 5, 1, 2), F.max_pool2d(x[None], 5, 1, 2), F.adaptive_avg_pool1d(x, 3) + 1",
         "x.flip(1) * 2, torch.arange(0, x.shape[1], 2, device=x.device) * 2.0, torch.linspace(0, 1, x.shape[1], "
         "device=x.device) * x",
     ],

@@ -100,13 +100,13 @@ class RegionPrinter:
         """Return the values without a reduced loop that the roots' inner expressions use directly."""
         out: list[ir.Value] = []
         seen: set[ir.Value] = set()
-        atoms, reduced = ir.atoms_below(*roots), set(self.nest.region.reduced)
+        reduced = set(self.nest.region.reduced)
 
         def visit(v: ir.Value) -> None:
             if v in seen or v in self.kept:
                 return
             seen.add(v)
-            if atoms[v] & reduced:
+            if ir.tree_atoms(v) & reduced:
                 for child in ir.children(v):
                     visit(child)
             elif not isinstance(v, ir.Const | ir.Size):

@@ -25,6 +25,7 @@ from rag_kernels.offline.ir.reductions import Kind
 
 SCANNED = 4  # neighbours that a thread takes of a row that is scanned
 STRIPED = f"{32 * SCANNED} * (threadIdx.x / 32) + 32 * u + threadIdx.x % 32"  # those that a warp's lanes store together
+MOST_TAPS = 64  # elements of a window that lies inside, added up without a loop
 EXCHANGED_BYTES = 8  # of an element: shared memory of a block does for so many scans
 
 
@@ -123,6 +124,7 @@ class ReduceLoops(RegionPrinter):
         inner = self.open_inner(scope)
         scanning = self.scans(roots, scope, inner, kind)
         tail = Scope(inner)
+        unguarded: list[str] = []
         joined: list[tuple[str, str, str]] = []
         for v in found:
             name = self.printer.name("acc")
@@ -135,13 +137,47 @@ class ReduceLoops(RegionPrinter):
             line = self.step(v, name, acc_type, scope, block)
             lines = [*block.lines, line]
             tail.lines += [f"if ({guard}) {{", *indent(lines), "}"] if guard else lines
+            unguarded += lines
             if not guard:
                 tail.known |= block.known
             if kind == "row" or not self.solo():
                 joined.append((name, f"{C[v.kind].functor}()", f"{acc_type}({start})"))
             scope.known[v] = name if acc_type == ctype else f"{ctype}({name})"
-        scope.lines += self.pass_loop(inner.lines, tail.lines, kind, active, scanning)
+        inside = "" if scanning or kind == "row" else self.whole_windows({g for v in found for g in v.guards})
+        if inside:
+            scope.lines += [
+                f"if ({inside}) {{",
+                *indent(around(self.nest.reduced, [*inner.lines, *unguarded], unroll=True)),
+                "} else {",
+                *indent(self.pass_loop(inner.lines, tail.lines, kind, active, scanning)),
+                "}",
+            ]
+        else:
+            scope.lines += self.pass_loop(inner.lines, tail.lines, kind, active, scanning)
         scope.lines += self.join(joined, kind) if joined else []
+
+    def whole_windows(self, guards: set[ir.Index]) -> str:
+        """Return the C condition that windows lie inside: a thread then adds them up without a look at each element.
+
+        It is none where a team shares a column, or where there are no short windows.
+        """
+        nest, windows = self.nest, {leaf for loop in self.nest.reduced for leaf in loop.leaves}
+        short = all(leaf.window for leaf in windows) and self.reduced_count() <= MOST_TAPS
+        if not guards or not short or not self.solo() or any(g.every > 1 for g in guards):
+            return ""
+        conditions: dict[str, None] = {}
+        for g in sorted(guards, key=lambda g: nest.position(g.form)):
+            assert g.limit is not None
+            taps = [(atom, n) for atom, n in g.form.terms if windows & set(atom.leaves())]
+            if any(len(atom.leaves()) > 1 for atom, _ in taps):
+                return ""
+            rest = nest.position(ir.Form(tuple(t for t in g.form.terms if t not in taps), g.form.offset, g.form.sizes))
+            ends = [(n, f"{abs(n)} * ({nest.names[atom.leaves()[0]]} - 1)") for atom, n in taps]
+            below = "".join(f" - {end}" for n, end in ends if n < 0)
+            above = "".join(f" + {end}" for n, end in ends if n > 0)
+            conditions[f"{rest}{below} >= 0"] = None
+            conditions[f"{rest}{above} < {nest.names.product(g.limit)}"] = None
+        return " && ".join(conditions)
 
     def step(self, value: ir.Reduce, name: str, acc_type: str, scope: Scope, block: Scope) -> str:
         """Return the statement that takes one more element.

@@ -332,8 +332,11 @@ def is_looked_up(value: ir.Value, loops: frozenset[ir.Atom]) -> bool:
     Rows of a table that are long enough are read where they lie.
     """
     own = ir.tree_atoms(value)
-    if not own <= {leaf for group in value.dims for leaf in ir.leaves(group)}:
+    laid = {leaf for group in value.dims for leaf in ir.leaves(group)}
+    if not own <= laid:
         return False  # it runs inside a window (a transposed convolution's), of which a tensor would have no dimension
+    if laid >= loops:
+        return False  # it is expanded along these loops: a tensor of it would be as large
     if not own < loops or value.dtype not in ITEMSIZE or LOOKED_UP * ir.size_of(own) > ir.size_of(loops):
         return False
     every = list(ir.walk(value))

@@ -108,6 +108,7 @@ class Value:
 
     dims: tuple[Group, ...]
     dtype: str
+    _free: frozenset[Atom] | None = field(init=False, default=None, repr=False)  # `tree_atoms`, as they were when asked
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -261,21 +262,19 @@ def own_atoms(value: Value) -> Iterator[Atom]:
 
 
 def tree_atoms(value: Value) -> set[Atom]:
-    """Return the loops on which the value depends: free ones only, without those that a reduction inside consumes."""
-    return atoms_below(value)[value]
+    """Return the loops on which the value depends: free ones only, without those that a reduction inside consumes.
 
-
-def atoms_below(*roots: Value) -> dict[Value, set[Atom]]:
-    """Return `tree_atoms` of every value of the trees: for those who ask about many of them."""
-    known: dict[Value, set[Atom]] = {}
-    for v in walk(*roots):
-        found = {leaf for child in children(v) for leaf in known[child]}
-        if isinstance(v, Reduce):
-            found -= set(leaves(v.over))
-        elif isinstance(v, Load | Index | Scan):
-            found |= set(own_atoms(v))
-        known[v] = found
-    return known
+    They are found once for each value; atoms that were unified or split since stand for their leaves.
+    """
+    for v in walk(value, enter=lambda v: v._free is None):
+        if v._free is None:
+            found = {leaf for child in children(v) for atom in child._free or () for leaf in atom.leaves()}
+            if isinstance(v, Reduce):
+                found -= set(leaves(v.over))
+            elif isinstance(v, Load | Index | Scan):
+                found |= set(own_atoms(v))
+            v._free = frozenset(found)
+    return set(leaves(value._free or ()))
 
 
 def tensor_dims(shape: Iterable[int]) -> tuple[Group, ...]:

@@ -99,7 +99,7 @@ from rag_kernels.offline.lowering.rules_point import (
     where_of,
     with_numbers,
 )
-from rag_kernels.offline.lowering.rules_pool import adaptive_avg_pool, avg_pool, max_pool, max_pool_with_indices
+from rag_kernels.offline.lowering.rules_pool import avg_pool, max_pool, max_pool_with_indices
 from rag_kernels.offline.lowering.rules_reduce import (
     arg_extreme,
     cosine_similarity,
@@ -150,6 +150,11 @@ from rag_kernels.offline.lowering.rules_shape import (
     triangle,
     unbind,
     unfold,
+)
+from rag_kernels.offline.lowering.rules_windows import (
+    adaptive_avg_pool,
+    adaptive_avg_pool_backward,
+    avg_pool_backward,
 )
 
 _OWN: dict[str, Rule] = {name: pointwise(function) for name, function in POINTWISE.items()} | {
@@ -373,6 +378,10 @@ _OWN: dict[str, Rule] = {name: pointwise(function) for name, function in POINTWI
     "adaptive_avg_pool1d": adaptive_avg_pool(1),
     "adaptive_avg_pool2d": adaptive_avg_pool(2),
     "adaptive_avg_pool3d": adaptive_avg_pool(3),
+    "avg_pool2d_backward": avg_pool_backward(2),
+    "avg_pool3d_backward": avg_pool_backward(3),
+    "_adaptive_avg_pool2d_backward": adaptive_avg_pool_backward(2),
+    "_adaptive_avg_pool3d_backward": adaptive_avg_pool_backward(3),
     "tril": triangle(False),
     "triu": triangle(True),
     "masked_fill": masked_fill,

@@ -7,16 +7,17 @@ reason. Knows nothing of loops' order or of C++.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.expressions import div, hit_place, maximum, minimum, sub
+from rag_kernels.offline.ir.expressions import div, hit_place, maximum, minimum, mul, sub
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.rules_reduce import mean_of
 
 
 def per_dimension(value: Any, rank: int, default: Any) -> list[int]:
@@ -47,6 +48,8 @@ def windows(
     for i in range(rank):
         dim = len(value.dims) - rank + i
         size = value.shape[dim]
+        if (sizes[i], strides[i], pads[i]) == UNIT and out[dim] == size:
+            continue
         o = () if out[dim] == 1 else (ir.Atom(out[dim]),)
         k = () if sizes[i] == 1 else (ir.Atom(sizes[i], fixed=True, window=True),)
         terms = tuple((a, strides[i]) for a in o) + tuple((a, dilations[i]) for a in k)
@@ -60,6 +63,58 @@ def windows(
     return value, tuple(over), tuple(guards)
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window along one dimension."""
+
+    size: int
+    stride: int
+    pad: int
+    dilation: int = 1
+
+    @property
+    def overlaps(self) -> bool:
+        return self.size > self.stride
+
+
+UNIT = (1, 1, 0)
+PASS_TAPS = 24  # elements that a window could read in the time in which one more tensor is written and read
+
+
+def pooled(lowering: Lowering, value: ir.Value, kind: Kind, along: list[Window], shape: tuple[int, ...]) -> ir.Value:
+    """Return the reduction over windows along the last dimensions, to a tensor of this shape.
+
+    Large windows that overlap go through one dimension after the other: 15 + 15 elements each, and not 225.
+    """
+    rank = len(along)
+    for part in turns(along):
+        of_it = [along[i] if i in part else Window(1, 1, 0) for i in range(rank)]
+        lead = len(value.shape) - rank
+        out = tuple(shape[d] if d - lead in part or d < lead else value.shape[d] for d in range(len(value.shape)))
+        fields = [[getattr(w, name) for w in of_it] for name in ("size", "stride", "pad", "dilation")]
+        window, over, guards = windows(lowering, value, fields[0], fields[1], fields[2], fields[3], out)
+        value = window
+        if over:
+            value = lowering.tracked(ir.Reduce(window.dims, value.dtype, kind, window, over, guards))
+    return value
+
+
+def turns(along: list[Window]) -> list[list[int]]:
+    """Return which dimensions of windows are taken together, in order: all, or one after the other.
+
+    What shrinks a tensor most comes first, then what lies together in memory.
+    """
+    wide = [i for i, w in enumerate(along) if w.size > 1]
+    order = sorted(wide, key=lambda i: (-along[i].stride, -i))
+    again = [math.prod(along[i].stride for i in order[n + 1 :]) for n in range(len(order))]  # elements for a last one
+    apart = sum(n * along[i].size + PASS_TAPS * n for n, i in zip(again, order, strict=True)) - PASS_TAPS
+    together = math.prod(along[i].size for i in wide)
+    if len(wide) < 2 or apart >= together or not all(along[i].overlaps for i in wide):
+        return [list(range(len(along)))]
+    plain = [i for i in range(len(along)) if i not in wide]
+    return [[order[0], *plain], *([i] for i in order[1:])]
+
+
 def max_pool(rank: int) -> Rule:
     """Return the rule of max pooling over `rank` dimensions."""
 
@@ -68,9 +123,8 @@ def max_pool(rank: int) -> Rule:
         strides = per_dimension(given(node, 2, "stride"), rank, tuple(sizes))
         pads = per_dimension(given(node, 3, "padding", 0), rank, 0)
         dilations = per_dimension(given(node, 4, "dilation", 1), rank, 1)
-        value = lowering.value(given(node, 0))
-        window, over, guards = windows(lowering, value, sizes, strides, pads, dilations, node.outputs[0].shape)
-        return lowering.tracked(ir.Reduce(window.dims, value.dtype, Kind.MAX, window, over, guards))
+        along = [Window(*each) for each in zip(sizes, strides, pads, dilations, strict=True)]
+        return pooled(lowering, lowering.value(given(node, 0)), Kind.MAX, along, node.outputs[0].shape)
 
     return rule
 
@@ -113,53 +167,31 @@ def avg_pool(rank: int) -> Rule:
         divisor, ceil = given(node, 6, "divisor_override"), given(node, 4, "ceil_mode", False)
         padded = given(node, 5, "count_include_pad", True)
         value, shape = lowering.value(given(node, 0)), node.outputs[0].shape
-        window, over, guards = windows(lowering, value, sizes, strides, pads, [1] * rank, shape)
-        total = window
-        if over:
-            total = lowering.tracked(ir.Reduce(window.dims, value.dtype, Kind.SUM, window, over, guards))
+        along = [Window(*each) for each in zip(sizes, strides, pads, strict=True)]
+        total = pooled(lowering, value, Kind.SUM, along, shape)
         if divisor is not None or (not ceil and (padded or not any(pads))):
             return lowering.op(lambda total: total / (divisor or math.prod(sizes)), total)
-        for i, window_ in enumerate(zip(sizes, strides, pads, strict=True)):
-            dim = len(shape) - rank + i
-            count = counted(lowering, total.dims[dim], value.dims[dim], window_, padded)
-            count = lowering.with_dims(count, (total.dims[dim], *[()] * (rank - 1 - i)))
-            total = lowering.op(div, total, lowering.cast(count, value.dtype))
-        return total
+        places = counts(lowering, total.dims[-rank:], value.dims[-rank:], along, padded)
+        return lowering.op(div, total, lowering.cast(places, value.dtype))
 
     return rule
 
 
-def counted(
-    lowering: Lowering, out: ir.Group, source: ir.Group, window: tuple[int, int, int], padded: bool
+def counts(
+    lowering: Lowering, out: Sequence[ir.Group], source: Sequence[ir.Group], along: list[Window], padded: bool
 ) -> ir.Value:
-    """Return how many places of each window along a dimension count: those in the tensor, or in its padding too."""
-    size, stride, pad = window
-    first = lowering.tracked(ir.Index((out,), "int64", ir.Form(tuple((a, stride) for a in out), -pad)))
+    """Return how many places of each window count: those in the tensor, or in its padding too."""
+    each = [counted(lowering, *one, padded) for one in zip(out, source, along, strict=True)]
+    laid = [lowering.with_dims(n, (out[i], *[()] * (len(along) - 1 - i))) for i, n in enumerate(each)]
+    return reduce(lambda a, b: lowering.op(mul, a, b), laid)
+
+
+def counted(lowering: Lowering, out: ir.Group, source: ir.Group, window: Window, padded: bool) -> ir.Value:
+    """Return how many places of each window along one dimension count."""
+    form = ir.Form(tuple((a, window.stride) for a in out), -window.pad)
+    first = lowering.tracked(ir.Index((out,), "int64", form))
     length = lowering.size(source, "int64")
-    end = lowering.op(lambda first, length: minimum(first + size, length + pad), first, length)
+    end = lowering.op(lambda first, length: minimum(first + window.size, length + window.pad), first, length)
     if padded:
         return lowering.op(sub, end, first)
     return lowering.op(lambda first, end, length: minimum(end, length) - maximum(first, 0), first, end, length)
-
-
-def adaptive_avg_pool(rank: int) -> Rule:
-    """Return the rule of adaptive average pooling over `rank` dimensions, for windows of equal size."""
-
-    def rule(lowering: Lowering, node: Node) -> ir.Value:
-        value, out = lowering.value(given(node, 0)), node.outputs[0].shape
-        shape, dims = list(value.shape[:-rank]), []
-        for i, (size, target) in enumerate(zip(value.shape[-rank:], out[-rank:], strict=True)):
-            if target % size == 0:  # each element several times
-                dim = len(out) - rank + i
-                group = (*value.dims[dim], *([ir.Atom(target // size, fixed=True)] if target > size else []))
-                value = lowering.with_dims(value, (*value.dims[:dim], group, *value.dims[dim + 1 :]))
-                shape.append(target)
-                continue
-            if size % target:
-                raise ir.Unfusable("windows of unequal sizes")
-            shape += [target, size // target]
-            dims.append(len(shape) - 1)
-        split_ = lowering.view(value, shape, fixed=[d - 1 for d in dims])
-        return mean_of(lowering, split_, dims, False)
-
-    return rule
