@@ -20,6 +20,7 @@ from rag_kernels.eval.errors import MachineError, ProblemError
 from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.eval.source_form import SUFFIXES, form_of
 from rag_kernels.export.evidence import evidence
+from rag_kernels.export.format_names import formats
 from rag_kernels.export.packages import PACKAGES, content, licence_of, packages_of
 
 ZIP = ".zip"
@@ -76,7 +77,8 @@ def of_kernel(
         suffix = package.suffix if package.suffix in SUFFIXES.values() else ZIP
         name = f"{short}_{form.replace('-', '_')}{suffix}"
         write = partial(_content, made, form, licence, zipped=suffix == ZIP)
-        files.append(File(form, f"{package.told[:1].upper()}{package.told[1:]}.", name, write, form))
+        told = formats()[form].told
+        files.append(File(form, f"{told[:1].upper()}{told[1:]}.", name, write, form))
     return files
 
 

@@ -21,8 +21,8 @@ from rag_kernels.eval.records import Problem, ProblemError
 from rag_kernels.eval.told import told
 from rag_kernels.eval.workloads import workloads_of
 from rag_kernels.export.drop_in import DropIn, Fallback, with_kernel
-from rag_kernels.export.formats import write_kernel
 from rag_kernels.export.forms.module_file import compiled_of
+from rag_kernels.export.out_file import write_kernel
 from rag_kernels.export.training_step import told as step_told
 from rag_kernels.feedback import explain
 from rag_kernels.ingest.functional.training_step import training_step

@@ -1,4 +1,4 @@
-"""The formats of a kernel as a file: which there are, and which one a name asks for."""
+"""What `generate --out` writes: a module or the kernel's own source, as the name asks and the form allows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from rag_kernels.cli import app
 from rag_kernels.eval.records import Candidate
-from rag_kernels.export.formats import FORMATS, content, formats_of, out_suffixes, write_kernel
+from rag_kernels.export.forms.module_file import write_module
+from rag_kernels.export.out_file import out_suffixes, write_kernel
 
 CPP = Candidate("RK_EXPORT(forward, f)\n", "kernel", "cpu")
 CUDA = Candidate("__global__ void k() {}\nRK_EXPORT(forward, f)\n", "kernel", "cuda")
@@ -40,15 +41,13 @@ def test_the_suffix_asks_for_a_format_and_the_form_decides(
     with caplog.at_level(logging.WARNING):
         written = write_kernel(made, tmp_path / asked)
     assert written == tmp_path / name and [written] == list(tmp_path.iterdir())
-    assert written.read_bytes() == content(format_name, made)
+    module = write_module(made, tmp_path / "module") if format_name == "module" else None
+    assert written.read_text() == (module.read_text() if module else candidate.source)
     assert ("is written as" in caplog.text) == (asked != name)
 
 
-def test_what_each_format_holds() -> None:
-    made = attempt(p=problem(), candidate=CPP)
-    assert set(FORMATS) == {"module", "source"} == set(formats_of(CPP))
-    assert content("source", made).decode() == CPP.source
-    module = content("module", made).decode()
+def test_a_module_holds_the_kernel(tmp_path: Path) -> None:
+    module = write_module(attempt(p=problem(), candidate=CPP), tmp_path / "best.py").read_text()
     assert CPP.source in module and "class ModelNew(DropIn, Model)" in module
     compile(module, "module", "exec")
 

@@ -456,7 +456,7 @@ def test_what_is_no_backward_of_a_kernel_says_why(
     )
     with pytest.raises(ProblemError, match="does not give the gradients of 0, weight, in this order"):
         pulled_of(forward, other)
-    with pytest.raises(ProblemError, match="goes with the form module, standalone, torch-op, wheel or hf-kernels"):
+    with pytest.raises(ProblemError, match="goes with the form module, hf-kernels, standalone, torch-op or wheel"):
         write_package(forward, "kernelbench", tmp_path / "made", backward=Pulled(backward, GradientNames((), ())))
     for names in [GradientNames((0, 1), ("weight", "0")), GradientNames((0, 7), ("0", "weight"))]:
         with pytest.raises(ProblemError, match="not those of its sizes"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -24,6 +25,7 @@ from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
 from rag_kernels.export.card import card, card_text
 from rag_kernels.export.check import check_package
+from rag_kernels.export.format_names import DEFAULT, FORMS, SOURCE, formats
 from rag_kernels.export.forms.hf_kernels import write_hf_kernels
 from rag_kernels.export.forms.torch_op_package import write_torch_op
 from rag_kernels.export.packages import PACKAGES, content, export_kernel, packages_of, write_package
@@ -189,7 +191,7 @@ def test_the_command_writes_archived_kernels(tanh: Attempt, tmp_path: Path, monk
     assert again.exit_code != 0 and "is there already" in str(again.exception)
     for form in ("source", "kernelbench"):
         done = CliRunner().invoke(app, [*command, form, "--backward", "k_any"])
-        assert f"goes with the form module, standalone, torch-op, wheel or hf-kernels, and not with {form}" in str(
+        assert f"goes with the form module, hf-kernels, standalone, torch-op or wheel, and not with {form}" in str(
             done.exception
         )
 
@@ -214,6 +216,14 @@ def test_every_package_holds_evidence_and_what_it_speaks_of(tanh: Attempt, tmp_p
     (tmp_path / "none.py").write_text("x = 1\n")
     with pytest.raises(ProblemError, match="holds no evidence"):
         check_package(tmp_path / "none.py")
+
+
+def test_a_file_that_names_a_format_is_one_and_users_are_told() -> None:
+    forms = {path.stem: path.read_text() for path in FORMS.glob("*.py")}
+    assert {named.file for named in formats().values()} == {n for n, text in forms.items() if "\nPACKAGE = " in text}
+    assert all(name in PACKAGES and named.told for name, named in formats().items()) and next(iter(PACKAGES)) == DEFAULT
+    page = Path(__file__).parents[1] / "docs" / "exports.md"
+    assert set(re.findall(r"^\| `([\w-]+)` \|", page.read_text(), re.M)) == {*PACKAGES, SOURCE}
 
 
 def test_a_card_names_whom_a_kernel_came_from_with_their_licences(tanh: Attempt) -> None:

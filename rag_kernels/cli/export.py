@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from rag_kernels.cli.shared.busy import busy
 from rag_kernels.cli.shared.common import ArchivePlace, Json, emit, read_settings
+from rag_kernels.export.format_names import DEFAULT, SOURCE, formats
 
-Form = Literal[
-    "module",
-    "source",
-    "torch-op",
-    "wheel",
-    "hf-kernels",
-    "flashinfer-bench",
-    "sol-execbench",
-    "gpu-mode",
-    "kernelbench",
-]
+TOLD = {name: named.told for name, named in formats().items()} | {SOURCE: "the kernel as it was judged"}
+if TYPE_CHECKING:
+    Form = str
+else:
+    Form = Literal[tuple(TOLD)]
 
 
 def export(
@@ -30,12 +25,9 @@ def export(
         typer.Option(
             "--as",
             metavar="FORMAT",
-            help="module: a Python file; source: the kernel as it was judged; torch-op, wheel: a package that imports "
-            "nothing of rag-kernels; hf-kernels: for Hugging Face's kernels; flashinfer-bench and sol-execbench: data "
-            "sets; "
-            "gpu-mode: a submission; kernelbench: a ModelNew that imports torch alone.",
+            help=f"{'; '.join(f'{name}: {told}' for name, told in TOLD.items())}.",
         ),
-    ] = "module",
+    ] = DEFAULT,
     standalone: Annotated[
         bool, typer.Option("--standalone", help="With --as module: let the file hold the runtime that it imports.")
     ] = False,
@@ -59,7 +51,7 @@ def export(
 
     Example: rag-kernels export k_3f0a --as torch-op
     """
-    if standalone and form != "module":
+    if standalone and form not in (DEFAULT, "standalone"):
         raise typer.BadParameter("--standalone goes with --as module: the other formats import nothing of rag-kernels.")
     with busy(f"writing {form}"):
         from rag_kernels.archive.store import open_archive

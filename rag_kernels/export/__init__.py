@@ -1,1 +1,1 @@
-"""A kernel as a file: `formats` names the formats, and each has a file of its own. `runtime` is what modules import."""
+"""A kernel as a file or a folder: each format has a file in `forms`. `runtime` is what modules import."""

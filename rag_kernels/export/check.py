@@ -46,14 +46,13 @@ def check_package(place: Path) -> Checked:
         raise ProblemError(f"{place} is not there: name a file or folder that `rag-kernels export` wrote.")
     with TemporaryDirectory(prefix="rag-kernels-") as scratch, _opened(place, Path(scratch) / "given") as given:
         form, attempt = of_package(given)
-        others = [found for _, found in of_variants(given)[1:]] if given.is_dir() and form == "hf-kernels" else []
         if form not in PACKAGES:
             raise ProblemError(f"{place} is of the form {form!r}, which this version does not know.")
+        others = [found for _, found in of_variants(given)[1:]] if PACKAGES[form].joins else []
         made = Path(scratch) / "made"
         made.mkdir()
-        suffix = PACKAGES[form].suffix
         backwards = of_backwards(given, attempt)
-        place_made = made if form == "wheel" else made / f"anew{suffix}"
+        place_made = made if PACKAGES[form].names_itself else made / f"anew{PACKAGES[form].suffix}"
         written = write_package(attempt, form, place_made, backward=backwards.get(attempt.candidate.id))
         for other in others:
             write_package(other, form, written, backward=backwards.get(other.candidate.id))

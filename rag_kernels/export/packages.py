@@ -1,14 +1,13 @@
 """An archived kernel in the form that others load: one function for all formats, for the command line and for Python.
 
-Comes in: an archive, a kernel's id and a format. Goes out: a file or a folder. `PACKAGES` are all formats
-that know their evidence; `formats` has those that `generate --out` chooses among.
+Comes in: an archive, a kernel's id and a format. Goes out: a file or a folder. `PACKAGES` has every file of `forms`
+whose first line names a format.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZIP_DEFLATED, ZipFile
@@ -18,49 +17,18 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.build.step_form import is_step
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
+from rag_kernels.eval.source_form import form_of
+from rag_kernels.export import forms
 from rag_kernels.export.backward import pulled_of
 from rag_kernels.export.card import Licence
 from rag_kernels.export.evidence import Pulled, evidence
-from rag_kernels.export.formats import FORMATS, formats_of
-from rag_kernels.export.forms.bench_sets import write_flashinfer_bench, write_sol_execbench
-from rag_kernels.export.forms.gpu_mode import write_gpu_mode
-from rag_kernels.export.forms.hf_kernels import joins, write_hf_kernels
-from rag_kernels.export.forms.kernelbench import write_kernelbench
-from rag_kernels.export.forms.module_file import write_module
-from rag_kernels.export.forms.standalone import write_standalone
-from rag_kernels.export.forms.torch_op_package import name_of, write_torch_op
-from rag_kernels.export.forms.wheel import write_wheel
+from rag_kernels.export.format_names import DEFAULT, SOURCE, formats
+from rag_kernels.export.forms.source_file import write_source
+from rag_kernels.export.forms.torch_op_package import name_of
+from rag_kernels.export.package import Package
 
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """One format. `suffix` is that of its file, "" for a folder; `tiers` and `backends` are those that it takes.
-
-    `pulled` writes it with a kernel for the gradients, where it can be.
-    """
-
-    told: str
-    write: Callable[[Attempt, Path, Licence | None], Path]
-    suffix: str = ""
-    tiers: tuple[str, ...] = ("kernel",)
-    backends: tuple[str, ...] = ("cpu", "cuda")
-    pulled: Callable[[Attempt, Path, Licence | None, Pulled], Path] | None = None
-    joins: Callable[[Attempt, Path], bool] = lambda attempt, out: False  # goes into a folder that is there
-
-
-BOTH = ("kernel", "composed")
 PACKAGES: dict[str, Package] = {
-    "module": Package("a Python file that imports rag-kernels", write_module, ".py", BOTH, pulled=write_module),
-    "standalone": Package("the same without an import of ours", write_standalone, ".py", BOTH, pulled=write_standalone),
-    "torch-op": Package("a package with a torch operator", write_torch_op, pulled=write_torch_op),
-    "wheel": Package("the same for pip, for machines without a compiler", write_wheel, ".whl", pulled=write_wheel),
-    "hf-kernels": Package(
-        "a folder for Hugging Face's kernels", write_hf_kernels, pulled=write_hf_kernels, joins=joins
-    ),
-    "flashinfer-bench": Package("a data set for flashinfer-bench", write_flashinfer_bench, tiers=BOTH),
-    "sol-execbench": Package("a problem's folder for SOL-ExecBench", write_sol_execbench, backends=("cuda",)),
-    "gpu-mode": Package("a submission to GPU MODE", write_gpu_mode, ".py", BOTH),
-    "kernelbench": Package("a ModelNew for KernelBench's evaluator", write_kernelbench, ".py", BOTH),
+    name: import_module(f"{forms.__name__}.{named.file}").PACKAGE for name, named in formats().items()
 }
 
 
@@ -86,10 +54,10 @@ def export_kernel(
     candidate = attempt.candidate
     if backward:
         _require_pulled(form)
-    if form == "source":
-        return FORMATS[form].write(attempt, out or Path(f"{name_of(attempt)}{formats_of(candidate)[form]}"))
+    if form == SOURCE:
+        return write_source(attempt, out or Path(f"{name_of(attempt)}{form_of(candidate).suffix}"))
     if form not in packages_of(candidate):
-        told = ", ".join(["source", *packages_of(candidate)])
+        told = ", ".join([SOURCE, *packages_of(candidate)])
         kind = f"{candidate.tier} for {candidate.backend}"
         raise ProblemError(f"A kernel of the tier {kind} cannot be written as {form}; choose of {told}.")
     pulled = pulled_of(attempt, evidence(archive, backward)) if backward else None
@@ -107,13 +75,20 @@ def write_package(
     if backward is not None:
         _require_pulled(form)
     if out is None:
-        middle = "" if form == "module" else f"-{form}" if not package.suffix else f"_{form}"
-        out = Path() if form == "wheel" else Path(f"{name_of(attempt)}{middle.replace('gpu-', 'gpu_')}{package.suffix}")
-    if not package.suffix and out.exists() and not package.joins(attempt, out):
+        out = Path() if package.names_itself else Path(_file_name(attempt, form))
+    if not package.suffix and out.exists() and not (package.joins and package.joins(attempt, out)):
         raise ProblemError(f"{out} is there already: name another folder with --out, or remove it.")
     if backward is not None and package.pulled is not None:
         return package.pulled(attempt, out, licence, backward)
     return package.write(attempt, out, licence)
+
+
+def _file_name(attempt: Attempt, form: str) -> str:
+    """Return what a package is called where nobody says so: a Python file's name can be imported."""
+    if form == DEFAULT:
+        return f"{name_of(attempt)}{PACKAGES[form].suffix}"
+    suffix = PACKAGES[form].suffix
+    return f"{name_of(attempt)}_{form.replace('-', '_')}{suffix}" if suffix else f"{name_of(attempt)}-{form}"
 
 
 def _require_pulled(form: str) -> None:
@@ -127,10 +102,8 @@ def _require_pulled(form: str) -> None:
 def content(attempt: Attempt, form: str, licence: Licence | None = None) -> tuple[str, bytes]:
     """Return the name and the bytes of a package as one file: folders are zipped, and wheels, whose names count."""
     with TemporaryDirectory(prefix="rag-kernels-") as folder:
-        suffix = PACKAGES[form].suffix
-        place = (
-            Path(folder) if form == "wheel" else Path(folder) / f"{name_of(attempt)}_{form.replace('-', '_')}{suffix}"
-        )
+        package, stem = PACKAGES[form], f"{name_of(attempt)}_{form.replace('-', '_')}"
+        place = Path(folder) / ("" if package.names_itself else f"{stem}{package.suffix}")
         written = write_package(attempt, form, place, licence)
         if written.suffix == ".py":
             return written.name, written.read_bytes()

@@ -22,7 +22,7 @@ import torch
 
 from rag_kernels import MemoryArchive, ScriptedJudge, generate, winner
 from rag_kernels.eval.records import Candidate, Contract, FunctionalProblem, ServedTensor
-from rag_kernels.export.formats import FORMATS
+from rag_kernels.export.forms.module_file import write_module
 from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.scripted import passed
@@ -114,7 +114,7 @@ def exported(name: str, folder: Path) -> tuple[Any, torch.nn.Module]:
     )
     best = winner(attempts)
     assert best is not None, "no candidate"
-    out = FORMATS["module"].write(best, folder / f"{name}_kernel.py")
+    out = write_module(best, folder / f"{name}_kernel.py")
     return loaded(out).ModelNew(), loaded(path).Model()
 
 

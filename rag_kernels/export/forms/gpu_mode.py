@@ -1,6 +1,7 @@
-"""The format `gpu-mode`: one file as GPU MODE's leaderboards take it, with its directives and `custom_kernel`.
+"""The format `gpu-mode`: a submission to GPU MODE's leaderboards that imports torch alone.
 
-Comes in: an attempt and a path. Goes out: a file that builds with torch's own loader and launches on the default queue.
+Comes in: an attempt and a path. Goes out: a file with its directives and `custom_kernel`, which builds with torch's own
+loader and launches on the default queue.
 A problem's data are the arguments of the functional call, in its order, in whatever tuples and dictionaries; tensors
 that follow, of the outputs' sizes, are written to.
 """
@@ -14,6 +15,7 @@ from rag_kernels.eval.errors import ProblemError
 from rag_kernels.export.card import Licence, stamp
 from rag_kernels.export.forms.module_file import summary
 from rag_kernels.export.forms.torch_op_package import name_of
+from rag_kernels.export.package import WITH_COMPOSED, Package
 from rag_kernels.export.plain.calls import call_text, require_plain
 from rag_kernels.export.plain.texts import LETTERS
 
@@ -61,3 +63,6 @@ def write_gpu_mode(attempt: Attempt, out: Path, licence: Licence | None = None) 
         raise ProblemError(f"GPU MODE takes files of at most {MOST_BYTES:,} bytes, and this one has {len(text):,}.")
     out.write_text(text)
     return out
+
+
+PACKAGE = Package(write_gpu_mode, ".py", tiers=WITH_COMPOSED)

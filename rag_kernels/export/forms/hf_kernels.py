@@ -1,4 +1,4 @@
-"""The format `hf-kernels`: a folder that Hugging Face's `kernels` loads, by its tvm-ffi framework.
+"""The format `hf-kernels`: a folder for Hugging Face's kernels.
 
 Comes in: an attempt and a folder. Goes out: `build.toml` and sources as kernel-builder takes them, and a variant that
 was built here, under `build/`. What the Hub asks of builds only kernel-builder fulfils: this one is for local use.
@@ -21,6 +21,7 @@ from rag_kernels.export.card import Licence
 from rag_kernels.export.evidence import CARD, CARD_OF_BACKWARD, Pulled, of_variants
 from rag_kernels.export.forms.portable import machine
 from rag_kernels.export.forms.torch_op_package import BACKWARD, carried, content_of, libraries, loaded, name_of
+from rag_kernels.export.package import Package
 from rag_kernels.export.serving import held, layer
 
 VERSION = 1
@@ -209,3 +210,6 @@ def _metadata(attempt: Attempt, module: str, licence: str, place: Path) -> str:
 
 def _digest(file: Path) -> str:
     return b64encode(hashlib.sha256(file.read_bytes()).digest()).decode()
+
+
+PACKAGE = Package(write_hf_kernels, pulled=write_hf_kernels, joins=joins)

@@ -1,4 +1,4 @@
-"""The format `kernelbench`: a file with `ModelNew` as KernelBench's own evaluator takes it; imports torch alone.
+"""The format `kernelbench`: a ModelNew for KernelBench's evaluator that imports torch alone.
 
 Comes in: an attempt and a path. Goes out: a file with the problem's `Model`, the kernel, built by torch's own loader,
 and a `ModelNew` that runs it; calls that were not verified run the `Model`'s forward, with one warning that says why.
@@ -12,6 +12,7 @@ from pathlib import Path
 from rag_kernels.archive.records import Attempt
 from rag_kernels.export.card import Licence, stamp
 from rag_kernels.export.forms.module_file import compiled_of, summary
+from rag_kernels.export.package import WITH_COMPOSED, Package
 from rag_kernels.export.plain.calls import call_text, require_plain
 
 TEXT = '''\
@@ -107,3 +108,6 @@ def write_kernelbench(attempt: Attempt, out: Path, licence: Licence | None = Non
         )
     )
     return out
+
+
+PACKAGE = Package(write_kernelbench, ".py", tiers=WITH_COMPOSED)

@@ -1,4 +1,4 @@
-"""The format `module`: an importable Python file with the problem, the kernel, and a `ModelNew` that runs it.
+"""The format `module`: a Python file with the problem, the kernel, and a ModelNew that runs it by rag-kernels.
 
 Comes in: an attempt and a path. Goes out: a file. Knows nothing of the search.
 """
@@ -17,6 +17,7 @@ from rag_kernels.eval.told import told
 from rag_kernels.export.backward import paired
 from rag_kernels.export.card import Licence, stamps
 from rag_kernels.export.evidence import Pulled
+from rag_kernels.export.package import WITH_COMPOSED, Package
 from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.export.serving.torch_operator import Backward
 from rag_kernels.export.training_step import compiled_step
@@ -231,3 +232,6 @@ def summary(attempt: Attempt) -> str:
     sign = "" if said.confirmed else "at least "
     over_compile = f", {said.over_compile:.2f}x torch.compile" if said.over_compile else ""
     return f"{head}, {sign}{said.over_eager:.2f}x eager{over_compile} on {attempt.judged.device.name}."
+
+
+PACKAGE = Package(write_module, ".py", tiers=WITH_COMPOSED, pulled=write_module)

@@ -1,4 +1,4 @@
-"""The format `source`: the kernel as it was judged, and as `rag-kernels eval` takes it.
+"""A kernel as it was judged, and as `rag-kernels eval` takes it: `source`, which carries no evidence.
 
 Comes in: an attempt and a path. Goes out: a file. Knows nothing of the search.
 """

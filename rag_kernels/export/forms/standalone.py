@@ -1,6 +1,7 @@
-"""The format `module` without an import of ours: the runtime stands in the file, as texts that become modules.
+"""The format `standalone`: the same as module, without an import of rag-kernels.
 
-Comes in: an attempt and a path. Goes out: a file that needs torch, tvm-ffi and a compiler. Names of the problem's file
+Comes in: an attempt and a path. Goes out: a file that needs torch, tvm-ffi and a compiler. The runtime stands in the
+file, as texts that become modules. Names of the problem's file
 cannot meet those of the runtime, since each text is a module of its own.
 """
 
@@ -15,6 +16,7 @@ from rag_kernels.export.card import Licence, stamps
 from rag_kernels.export.evidence import Pulled
 from rag_kernels.export.forms.module_file import head_of, literal, module_text, require_module
 from rag_kernels.export.forms.portable import headers
+from rag_kernels.export.package import WITH_COMPOSED, Package
 
 EXPORT = Path(__file__).parents[1]
 CARRIED = (
@@ -75,7 +77,7 @@ def write_standalone(
     included |= headers(backward.attempt.candidate.source) if backward is not None else {}
     number = sha256("".join([*included.values(), *texts.values()]).encode()).hexdigest()[:12]
     package = f"rag_kernels_runtime_{number}"
-    written = "\n".join(f"    {name!r}: {literal(text.replace(PACKAGE, package))}," for name, text in texts.items())
+    written = "\n".join(f"    {name!r}: {literal(text.replace(PLACE, package))}," for name, text in texts.items())
     told = "\n".join(f"    {name!r}: {literal(text)}," for name, text in included.items())
     imports = head_of(package, gradients=backward is not None or attempt.problem.step is not None)
     runtime = RUNTIME.format(package=package, texts=written, headers=told, imports=imports)
@@ -85,10 +87,13 @@ def write_standalone(
     return out
 
 
-PACKAGE = "RK_PACKAGE"
+PLACE = "RK_PACKAGE"  # which the texts have for the name of their package
 
 
 def _text(name: str) -> str:
     text = (EXPORT / f"{name}.py").read_text()
-    text = text.replace('namespace: str = "rag_kernels"', f'namespace: str = "{PACKAGE}"')
-    return re.sub(r"from rag_kernels\.export\.(?:serving\.)?(\w+) import", rf"from {PACKAGE}.\1 import", text)
+    text = text.replace('namespace: str = "rag_kernels"', f'namespace: str = "{PLACE}"')
+    return re.sub(r"from rag_kernels\.export\.(?:serving\.)?(\w+) import", rf"from {PLACE}.\1 import", text)
+
+
+PACKAGE = Package(write_standalone, ".py", tiers=WITH_COMPOSED, pulled=write_standalone)

@@ -1,4 +1,4 @@
-"""The format `torch-op`: a Python package with the kernel as a torch operator, its library, source and evidence.
+"""The format `torch-op`: a package with a torch operator, its library, source and tests.
 
 Comes in: an attempt and a folder. Goes out: a package that imports nothing of ours: the check of calls, the launch and
 the operator are files of it. `content_of` is what other formats put into packages of theirs.
@@ -19,6 +19,7 @@ from rag_kernels.export.card import Licence, card, card_json, card_of_backward, 
 from rag_kernels.export.evidence import CARD_OF_BACKWARD, Pulled
 from rag_kernels.export.forms.module_file import compiled_of, literal
 from rag_kernels.export.forms.portable import NEEDS, headers, machine, portable_library
+from rag_kernels.export.package import Package
 from rag_kernels.export.serving import guard, launch, served, torch_operator
 
 KERNEL, BACKWARD = "kernel", "backward"  # libraries and sources
@@ -302,3 +303,6 @@ def _check(attempt: Attempt) -> None:
 def carried(file: Path) -> str:
     """Return a file of ours as a package carries it: its imports of ours are of its neighbours."""
     return re.sub(r"from rag_kernels\.export\.serving\.(\w+) import", r"from ._\1 import", file.read_text())
+
+
+PACKAGE = Package(write_torch_op, pulled=write_torch_op)

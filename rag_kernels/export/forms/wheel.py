@@ -1,4 +1,4 @@
-"""The format `wheel`: the package of `torch-op` as pip installs it, on machines without a compiler.
+"""The format `wheel`: the same as torch-op for pip, for machines without a compiler.
 
 Comes in: an attempt and a path. Goes out: a wheel whose tag says which C library its kernel needs at least.
 """
@@ -16,6 +16,7 @@ from rag_kernels.export.card import Licence
 from rag_kernels.export.evidence import Pulled
 from rag_kernels.export.forms.portable import machine
 from rag_kernels.export.forms.torch_op_package import NEEDED, content_of, libraries, name_of, summary_of
+from rag_kernels.export.package import Package
 
 VERSION = "1"
 OLDEST = (2, 17)  # of what platform tags name
@@ -82,3 +83,6 @@ def _entry(name: str) -> ZipInfo:
     entry = ZipInfo(name, (1980, 1, 1, 0, 0, 0))
     entry.compress_type, entry.external_attr = ZIP_DEFLATED, 0o644 << 16
     return entry
+
+
+PACKAGE = Package(write_wheel, ".whl", pulled=write_wheel, names_itself=True)
