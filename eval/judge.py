@@ -119,6 +119,7 @@ class LocalJudge:
         self._loading: dict[Candidate, Future[LoadedCandidate]] = {}
         self._turns = DeviceLock(units(device.backend), locks(device.backend, cache))
         self.sessions = Sessions(device, limits, workers, candidate_workers, cache, self._turns, at_other_sizes)
+        self._finders = {} if at_other_sizes is None else {at_other_sizes: self.sessions}  # whose sizes others know too
         self._builder = Builder(
             tools,
             candidate_workers,
@@ -162,6 +163,8 @@ class LocalJudge:
             self.device, self.workers, self._candidate_workers, self._tools, limits, self.cache, at_other_sizes
         )
         other._parents_are_lent = True
+        if at_other_sizes is not None:
+            other.sessions.share_sizes(self._finders.setdefault(at_other_sizes, other.sessions))
         return other
 
     def judge(

@@ -11,9 +11,9 @@ from support.kept import kept_workers
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
-from rag_kernels.eval.sessions.session_pool import Sizes
+from rag_kernels.eval.sessions.session_pool import Between, Rest, Sizes
 from rag_kernels.ingest.functional.folding import unfolded
-from rag_kernels.ingest.functional.functionalize import functionalize, functionalize_to_fit
+from rag_kernels.ingest.functional.functionalize import functionalize, functionalize_each, functionalize_to_fit
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
@@ -127,9 +127,7 @@ def test_indices_stay_in_range_at_other_sizes(workers: Workers, case: Problem) -
     full = functionalize(case, workers=workers)
     assert full.verified and full.problem == case, full.notice
     both: tuple[Sizes, ...] = ("small", "odd")
-    other = None
-    for sizes in both:
-        other = at_other_sizes(full, sizes, workers, small=other)
+    for other in at_other_sizes(full, both, workers):
         assert other is not None and other.verified and other.graph_key == full.graph_key
         assert all(len(set(i.flatten().tolist())) > 1 for i in runs(other))
 
@@ -138,14 +136,14 @@ def test_a_problem_made_to_fit_is_in_range_and_can_be_made_smaller(workers: Work
     fitted = functionalize_to_fit(CASES["an embedding and a norm"], workers=workers, max_bytes=64 << 20)
     assert "scaled down" in fitted.notice
     runs(fitted)
-    small = at_other_sizes(fitted, "small", workers)
+    (small,) = at_other_sizes(fitted, ["small"], workers)
     assert small is not None and small.problem.source.count("_drawn_inputs = get_inputs") == 1
     runs(small)
 
 
 def test_sentinels_stay(workers: Workers) -> None:
     full = functionalize(CASES["a loss over named classes, some ignored"], workers=workers)
-    small = at_other_sizes(full, "small", workers)
+    (small,) = at_other_sizes(full, ["small"], workers)
     assert small is not None
     (targets,) = runs(small)
     assert (targets == 255).any() and unfolded(small.problem) != small.problem
@@ -168,3 +166,31 @@ def test_a_module_that_fails_by_itself_says_so(workers: Workers) -> None:
     case = problem("return F.cross_entropy(x, t)", "torch.randn(8, 10), torch.randint(10, 20, (8,))", given="x, t")
     with pytest.raises(ProblemError, match=r"the module fails on the inputs that get_inputs\(\) draws: .*IndexError"):
         functionalize(case, workers=workers)
+
+
+def test_sizes_that_are_looked_for_together_are_traced_by_one_child_a_round(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = functionalize(
+        problem(
+            "return x.softmax(-1) * y", "torch.randn(R, 2048), torch.randn(2048)", given="x, y", constants="R = 64"
+        ),
+        workers=workers,
+    )
+    asked: list[str] = []
+    call = workers.call
+    monkeypatch.setattr(workers, "call", lambda target, *a, **k: asked.append(target) or call(target, *a, **k))
+    wanted: tuple[Sizes, ...] = ("odd", "large", "tiny", Between(3, 2))
+    together = at_other_sizes(full, wanted, workers)
+    assert len(asked) == 1 and None not in together
+    assert together == [at_other_sizes(full, [one], workers)[0] for one in wanted]
+    tiny, *rests = together[2], *at_other_sizes(full, [Rest(1), Rest(7)], workers, small=together[2])
+    lengths = [one.tensors[1].spec.shape[0] for one in (tiny, *rests) if one is not None]
+    assert lengths == [lengths[0], lengths[0] + 1, lengths[0] + 7]
+
+
+def test_one_that_ends_the_child_leaves_the_others_their_forms(workers: Workers) -> None:
+    ends = "__import__('os').kill(__import__('os').getpid(), 9) if x.shape[0] == 7 else None\n        return x * 2"
+    seven, nine = (problem(ends, f"torch.randn({rows}, 8)", given="x") for rows in (7, 9))
+    found = functionalize_each([seven, nine], workers=workers)
+    assert found[0] is None and found[1] is not None and found[1].problem == nine

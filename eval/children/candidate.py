@@ -391,13 +391,13 @@ class Loaded:
     def call_on(self, at: int, times: int, limit_s: float) -> Called:
         """Call it again and again into refilled outputs; what a call counts to, or keeps, shows in the end."""
         self.runs[at]()
-        same, end_s = _as_now(self.bound[at].results), time.monotonic() + limit_s
-        written = [t.reshape(-1).view(torch.uint8) for t in self.bound[at].results]
+        written, end_s = list(self.bound[at].results), time.monotonic() + limit_s
+        same = _as_now(written)
         for made in range(times):
             if time.monotonic() > end_s:
                 return Called(made, False)
-            for view in written:
-                view.fill_(REFILL)
+            for tensor in written:
+                ctypes.memset(tensor.data_ptr(), REFILL, tensor.nbytes)
             self.runs[at]()
             if not same():
                 return Called(made + 1, True)
@@ -488,10 +488,14 @@ def _nothing() -> None:
 
 
 def _as_now(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
-    """Return a function that says whether tensors hold the same bytes as now."""
-    views = [t.reshape(-1).view(torch.uint8) for t in tensors]
-    kept = [view.clone() for view in views]
-    return lambda: all(map(torch.equal, views, kept))
+    """Return a function that says whether tensors hold the same bytes as now.
+
+    By the C library: torch compares 8 MB of bytes in 6 ms and few in 4 us, which is more than what calls of it take.
+    """
+    differ = ctypes.CDLL(None).memcmp
+    differ.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    pairs = [(t, t.clone()) for t in tensors]
+    return lambda: not any(differ(t.data_ptr(), kept.data_ptr(), t.nbytes) for t, kept in pairs)
 
 
 def _flags() -> dict[str, Any]:

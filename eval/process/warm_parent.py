@@ -279,7 +279,9 @@ def _reap(child: _Child, grace_s: float = 0.3) -> int:
 def _kill_orphans(known: dict[int, _Child]) -> None:
     """Kill what was re-parented to this process and is no known worker: it belonged to a dead one."""
     for _ in range(20):
-        left = [pid for pid in tree(os.getpid())[1:] if not _under(pid, known)]
+        all_now = tree(os.getpid())[1:]
+        under = {pid for root in known for pid in tree(root)}  # looked at last: workers go on starting processes
+        left = [pid for pid in all_now if pid not in under]
         if not left:
             return
         signal_all(left, signal.SIGKILL)
@@ -288,10 +290,6 @@ def _kill_orphans(known: dict[int, _Child]) -> None:
                 os.waitpid(pid, 0)
             except ChildProcessError:
                 pass
-
-
-def _under(pid: int, known: dict[int, _Child]) -> bool:
-    return any(pid in tree(root) for root in known)
 
 
 def one_shot(channel: Channel) -> None:

@@ -59,8 +59,8 @@ class ProblemKnowledge:
     `session` is the problem at its own sizes and `times` its reference's clock; `small` the problem where special
     values are cheap (it may be `session` itself), `odd` where no tile divides it, `large` beyond its own; None
     where there is no such size. `larger` are sizes between `small` and its own, for kernels that refuse those; in
-    `grown` one size at a time is several times its own. Thousands of calls at `tiny` sizes take a second; `rests` are
-    these with each rest that a vector leaves, `between` odd multiples of parts of its own.
+    `grown` one size at a time is several times its own. Thousands of calls at the first of the `least` sizes take a
+    second; the others are these with each rest that a vector leaves. `between` are odd multiples of parts of its own.
     """
 
     session: ProblemSession
@@ -71,8 +71,7 @@ class ProblemKnowledge:
     large: ProblemSession | None = None
     larger: FoundSizes | None = None
     grown: FoundSizes | None = None
-    tiny: ProblemSession | None = None
-    rests: FoundSizes | None = None
+    least: FoundSizes | None = None
     between: FoundSizes | None = None
     leader: Leader = field(default_factory=Leader)
 
@@ -97,11 +96,10 @@ class ProblemKnowledge:
         return notes
 
     def close(self) -> None:
-        for session in {
-            id(s): s for s in (self.small, self.odd, self.large, self.tiny, self.session) if s is not None
-        }.values():
+        opened = (self.small, self.odd, self.large, self.session)
+        for session in {id(s): s for s in opened if s is not None}.values():
             session.close()
-        for sizes in (self.larger, self.grown, self.rests, self.between):
+        for sizes in (self.larger, self.grown, self.least, self.between):
             if sizes is not None:
                 sizes.close()
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Literal, NamedTuple, Protocol
@@ -64,17 +65,18 @@ class Between(NamedTuple):
 
 MOST_GROWN = 4
 VECTOR = 16  # elements
+AT_ONCE = 5  # sizes: a candidate that is wrong at one of them needs no further ones
 PARTS = (Between(5, 4), Between(7, 4), Between(9, 8), Between(5, 2), Between(3, 4))  # of which one is drawn
 RUNGS = (*(Rung(reach, least) for reach in reversed(REACHES) for least in (64, 128, 256)), Rung("batch", 2))
 Sizes = Literal["small", "odd", "large", "tiny"] | Rung | Grown | Rest | Between
 
 
 class AtOtherSizes(Protocol):
-    """How the same problem at other sizes is found: `ingest.sizes`."""
+    """How the same problem at other sizes is found, several at a time: `ingest.functional.sizes`."""
 
     def __call__(
-        self, fp: FunctionalProblem, sizes: Sizes, workers: Workers, *, small: FunctionalProblem | None = None
-    ) -> FunctionalProblem | None: ...
+        self, fp: FunctionalProblem, sizes: Sequence[Sizes], workers: Workers, *, small: FunctionalProblem | None = None
+    ) -> list[FunctionalProblem | None]: ...
 
 
 @dataclass
@@ -190,11 +192,12 @@ class Sessions:
         if bytes_of(fp) <= AHEAD_BYTES:
             with self._one_at_a_time["ahead"], suppress(ProblemError):
                 self._examine(fp)
-                self._other_size(fp, "small")
+                self._find(fp, ["small"])
 
     def find_sizes(self, fp: FunctionalProblem, *, thorough: bool) -> tuple[FunctionalProblem | None, ...]:
         """Return the problem at the sizes that a judgement opens, or a confirmation: each takes up to a second."""
-        return tuple(self._other_size(fp, sizes) for sizes in _opened_sizes(thorough=thorough))
+        small = self._find(fp, ["small"])
+        return (*small, *self._find(fp, _opened_sizes(thorough=thorough)[1:]))
 
     def know_sizes(self, fp: FunctionalProblem, found: Sequence[FunctionalProblem | None], *, thorough: bool) -> None:
         """Take what `find_sizes` of another process has found."""
@@ -235,32 +238,46 @@ class Sessions:
         if self.limits.precision != "strict" and not calibrated:  # fixed limits are those of strict results
             session.compare_by_noise()
         if small is None:
-            small = session if takes_special(session.fp) else self._at(session.fp, "small", self.device_lock, opened)
-        odd = self._at(session.fp, "odd", self.device_lock, opened) if thorough else None
-        large = self._at(session.fp, "large", self.device_lock, opened) if thorough else None
-        tiny = self._at(session.fp, "tiny", self.device_lock, opened) if thorough and not session.on_gpu else None
-        for other in (small, odd, large, tiny):
-            if other is not None and other is not session and self.limits.precision != "strict":
-                other.compare_by_noise()
-        found = (self._other_size(session.fp, rung) for rung in RUNGS)  # when a kernel needs them
-        larger = FoundSizes(found, lambda fp: self._compared(self.new(fp, device_lock=self.device_lock)))
-        grown = (self._other_size(session.fp, Grown(number)) for number in range(MOST_GROWN)) if thorough else iter(())
+            small = session if takes_special(session.fp) else self._at(session.fp, ["small"], opened).get("small")
+        others = self._at(session.fp, self._further, opened) if thorough else {}
+        odd, large = others.get("odd"), others.get("large")
+        for other in (small, odd, large):
+            if other is not None and other is not session:
+                self._compared(other)
+        found = self._lazily(session.fp, RUNGS)  # when a kernel needs them
+        larger = FoundSizes(found, lambda fp: self._compared(self.new(fp)))
+        grown = self._lazily(session.fp, tuple(map(Grown, range(MOST_GROWN)))) if thorough else iter(())
         many = FoundSizes(grown, self._gross)
         if not thorough or session.on_gpu:
             return ProblemKnowledge(session, ReferenceTimes(session), admission, small, odd, large, larger, many)
-        rests = (self._other_size(session.fp, Rest(by)) for by in session.rng.sample(range(1, VECTOR), VECTOR - 1))
-        parts = (self._other_size(session.fp, part) for part in (Between(3, 2), session.rng.choice(PARTS)))
-        others = FoundSizes(rests, self._gross), FoundSizes(parts, self._gross)
-        return ProblemKnowledge(
-            session, ReferenceTimes(session), admission, small, odd, large, larger, many, tiny, *others
+        rests = [Rest(by) for by in session.rng.sample(range(1, VECTOR), VECTOR - 1)]
+        least = FoundSizes(
+            chain(self._lazily(session.fp, ["tiny"]), self._lazily(session.fp, rests)), self._small_or_gross
         )
+        parts = FoundSizes(self._lazily(session.fp, (Between(3, 2), session.rng.choice(PARTS))), self._gross)
+        return ProblemKnowledge(
+            session, ReferenceTimes(session), admission, small, odd, large, larger, many, least, parts
+        )
+
+    @property
+    def _further(self) -> list[Sizes]:
+        """Return at which sizes a confirmation is opened, whatever its candidate is."""
+        without = self.limits.without
+        odd: list[Sizes] = [] if without >= {"odd shapes", "sanitizers"} else ["odd"]
+        large: list[Sizes] = [] if "odd shapes" in without else ["large"]
+        return odd + large
 
     def _gross(self, fp: FunctionalProblem) -> ProblemSession:
         """Open a session in which a fault has to exceed what any order of operations does: sums are longer there."""
         limits = replace(self.limits, without=self.limits.without | {"zero-mean draw"})
-        session = self.new(fp, limits=limits, device_lock=self.device_lock)
+        session = self.new(fp, limits=limits)
         session.compare_by_noise()
         return session
+
+    def _small_or_gross(self, fp: FunctionalProblem) -> ProblemSession:
+        """Open a session at the least sizes: all but the first of them have longer rows."""
+        first = any(fp is other for (_, sizes), other in self._other_sizes.items() if sizes == "tiny")
+        return self._compared(self.new(fp)) if first else self._gross(fp)
 
     def _compared(self, session: ProblemSession) -> ProblemSession:
         """Compare at another size by the noise there where a lower precision is allowed."""
@@ -268,31 +285,42 @@ class Sessions:
             session.compare_by_noise()
         return session
 
-    def _at(
-        self, fp: FunctionalProblem, sizes: Sizes, device_lock: DeviceLock, opened: ExitStack
-    ) -> ProblemSession | None:
-        found = self._other_size(fp, sizes)
-        return opened.enter_context(self.new(found, device_lock=device_lock)) if found is not None else None
+    def _at(self, fp: FunctionalProblem, sizes: Sequence[Sizes], opened: ExitStack) -> dict[Sizes, ProblemSession]:
+        """Open sessions at those of these sizes that there are."""
+        found = zip(sizes, self._find(fp, sizes), strict=True)
+        return {one: opened.enter_context(self.new(other)) for one, other in found if other is not None}
 
     def _small_beside(self, fp: FunctionalProblem, opened: ExitStack) -> ProblemSession | None:
         """Return a session at small sizes, opened in a thread with its own lock; None where its own size will do."""
-        if takes_special(fp) or self._other_size(fp, "small") is None:
+        if takes_special(fp) or (found := self._find(fp, ["small"])[0]) is None:
             return None
         device_lock = DeviceLock(self.device_lock.names, self.device_lock.cache)
         with device_lock.shared():
-            session = self._at(fp, "small", device_lock, opened)
-        if session is not None:
-            session.device_lock = self.device_lock
+            session = opened.enter_context(self.new(found, device_lock=device_lock))
+        session.device_lock = self.device_lock
         return session
 
-    def _other_size(self, fp: FunctionalProblem, sizes: Sizes) -> FunctionalProblem | None:
-        key = (fp.problem.id, sizes)
-        with self._one_at_a_time[f"{fp.problem.id} {sizes}"]:
-            if key not in self._other_sizes:
-                find = self.at_other_sizes
-                small = self._other_sizes.get((fp.problem.id, "tiny" if isinstance(sizes, Rest) else "small"))
-                self._other_sizes[key] = find(fp, sizes, self.workers, small=small) if find is not None else None
-        return self._other_sizes[key]
+    def _lazily(self, fp: FunctionalProblem, sizes: Sequence[Sizes]) -> Iterator[FunctionalProblem | None]:
+        """Yield the problem at one size after the other, which are looked for a few at a time."""
+        for start in range(0, len(sizes), AT_ONCE):
+            yield from self._find(fp, sizes[start : start + AT_ONCE])
+
+    def _find(self, fp: FunctionalProblem, sizes: Sequence[Sizes]) -> list[FunctionalProblem | None]:
+        """Return the problem at these sizes; None where there is none. Each is looked for once."""
+        known, rests = self._other_sizes, any(isinstance(one, Rest) for one in sizes)
+        with self._one_at_a_time[f"{fp.problem.id} sizes"]:
+            others: list[Sizes] = [one for one in sizes if one != "small"]
+            wanted: Sequence[Sizes] = sizes if rests else ["small", *others]  # the others follow from it
+            missing = [one for one in wanted if (fp.problem.id, one) not in known]
+            if missing and self.at_other_sizes is not None:
+                small = known.get((fp.problem.id, "tiny" if rests else "small"))
+                found = self.at_other_sizes(fp, missing, self.workers, small=small)
+                known |= {(fp.problem.id, one): other for one, other in zip(missing, found, strict=True)}
+        return [known.get((fp.problem.id, one)) for one in sizes]
+
+    def share_sizes(self, other: Sessions) -> None:
+        """Have sizes that one judge finds known to both, which look for them in the same way."""
+        self._other_sizes = other._other_sizes
 
 
 def _opened_sizes(*, thorough: bool) -> tuple[Sizes, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from itertools import chain
 from time import perf_counter
 from typing import TypeVar
 
@@ -102,6 +101,7 @@ class Trial:
         self.found = Findings()
         self.tried_special = False
         self.least: ProblemSession | None = None  # smallest sizes that it takes, where it refuses the usual small ones
+        self.tiny: ProblemSession | None = None  # where a call takes microseconds, if it was right there
         self.call_s = 0.0  # of one at the problem's own sizes
         self.extra_bytes: int | None = None  # of a call, at most, beside arguments and outputs
         self.served: list[FunctionalProblem] = []  # at the other sizes at which it was right
@@ -310,17 +310,18 @@ class Trial:
 
     def _least(self, subject: LoadedCandidate) -> bool:
         """Try it where a call takes microseconds, after one on numbers that are not finite; False if it is lost."""
-        begun, tiny = perf_counter(), self.known.tiny
-        own = self.known.small or self.session
+        begun, own, right = perf_counter(), self.known.small or self.session, 0
         Checks(subject, place := subject.bind(own), self.found, self.without).not_finite(place)
-        for count, session in enumerate(chain([tiny] if tiny is not None else [], self.known.rests or ())):
+        for session in self.known.least or ():
             if not self._at_other_sizes(subject, session, LEAST):
                 return False
             if SPECIALISED in self.found.labels:
                 return True
-            self.found.checks = [c for c in self.found.checks if not c.endswith(LEAST)] + [f"{count + 1} {LEAST}"]
+            right += 1
+            self.tiny = self.tiny or session
             if perf_counter() - begun > MOST_RESTS_S:
                 break
+        self.found.checks += [f"{right} {LEAST}"] * bool(right)
         return True
 
     def _many(self, subject: LoadedCandidate) -> None:
@@ -328,9 +329,7 @@ class Trial:
         time.
         """
         small = None if SPECIALISED in self.found.labels else self.known.small
-        session = self.least or small or self.session
-        if self.known.tiny is not None and self.known.tiny.fp in self.served:
-            session = self.known.tiny
+        session = self.tiny or self.least or small or self.session
         place = next((p for p in subject.places if p.session is session), None) or subject.bind(session)
         Checks(subject, place, self.found, self.without).many_calls(place)
 

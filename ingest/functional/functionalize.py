@@ -12,8 +12,9 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import psutil
@@ -27,6 +28,7 @@ from rag_kernels.eval.scaled_problem import fit
 
 PRELOAD = ("torch._dynamo", "rag_kernels.ingest.functional.functionalize_child")
 CHILD = "rag_kernels.ingest.functional.functionalize_child:functionalize_here"
+CHILD_OF_SEVERAL = "rag_kernels.ingest.functional.functionalize_child:functionalize_several_here"
 RUNS = "rag-kernels runs the module of"  # and the problem's id: what a child that was killed had told last
 ANY = "any"  # among the sizes that a child is told not to run: all but the problem's own
 MOST_CRASHES = 6  # sizes at which a module may end its process before no others are tried
@@ -128,6 +130,28 @@ def functionalize(
         if crash and not reply.verified:
             return replace(reply, notice=f"{reply.notice} (at smaller sizes the module ended its process: {crash})")
         return reply
+
+
+def functionalize_each(
+    problems: Sequence[Problem], *, workers: Workers, deadline_s: float = 60.0
+) -> list[FunctionalProblem | None]:
+    """Return the functional forms of problems at sizes that are not their author's; None where there is none.
+
+    One child records them all, which takes a third of the time that a child for each would; where it fails each gets
+    one of its own.
+    """
+    if len(problems) > 1:
+        payload = {"problems": list(problems), "threads": None}
+        with suppress(WorkerFailed):
+            replies = workers.call(CHILD_OF_SEVERAL, payload, deadline_s=deadline_s * len(problems))
+            return [reply if isinstance(reply, FunctionalProblem) else None for reply in replies]
+    forms: list[FunctionalProblem | None] = []
+    for problem in problems:
+        try:
+            forms.append(functionalize(problem, workers=workers, deadline_s=deadline_s, resized=True))
+        except ProblemError:
+            forms.append(None)
+    return forms
 
 
 def _ran_last(failure: WorkerFailed) -> str:

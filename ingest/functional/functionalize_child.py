@@ -73,6 +73,12 @@ def functionalize_here(payload: dict[str, Any]) -> FunctionalProblem | dict[str,
         return {"reason": f"{problem.name} needs {kind}; make its sizes smaller."}
 
 
+def functionalize_several_here(payload: dict[str, Any]) -> list[FunctionalProblem | dict[str, str]]:
+    """Return the same for each of `payload["problems"]`, whose sizes are not their author's."""
+    one = {"threads": payload["threads"], "resized": True}
+    return [functionalize_here(one | {"problem": problem}) for problem in payload["problems"]]
+
+
 def _functionalize(problem: Problem, crashed: Set[str], *, resized: bool) -> FunctionalProblem:
     try:
         return _attempt(problem, crashed, plain=False, resized=resized)

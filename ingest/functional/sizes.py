@@ -1,16 +1,18 @@
 """The same problem at other sizes, for the judge: small ones, and odd ones that no tile divides.
 
-Comes in: a FunctionalProblem. Goes out: another one of the same graph, or None where the problem's text does not
-allow it. Problems are run in child processes only.
+Comes in: a FunctionalProblem. Goes out: others of the same graph, or None where the problem's text does not allow it.
+Problems are run in child processes only. Each search is a generator that is sent the functional form of a problem that
+it has yielded, so that one child traces for all searches that go on together.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import assert_never
 
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
@@ -26,7 +28,12 @@ from rag_kernels.eval.scaled_problem import (
 )
 from rag_kernels.eval.sessions.session_pool import Between, Grown, Rest, Rung, Sizes
 from rag_kernels.ingest.functional.folding import unfolded
-from rag_kernels.ingest.functional.functionalize import footprint, functionalize, functionalize_to_fit
+from rag_kernels.ingest.functional.functionalize import (
+    footprint,
+    functionalize,
+    functionalize_each,
+    functionalize_to_fit,
+)
 
 SMALL_BYTES, TINY_BYTES = 4 << 20, 16 << 10
 LARGE_FLOPS = 4e9
@@ -35,32 +42,77 @@ GROWN_TIMES, GROWN_BYTES, GROWN_FLOPS = 8, 32 << 20, 2e9
 GROWN_TRIES = 3
 
 
-def at_other_sizes(
-    fp: FunctionalProblem, sizes: Sizes, workers: Workers, *, small: FunctionalProblem | None = None
-) -> FunctionalProblem | None:
-    """Return the problem at `small` sizes (a few MB), `odd` ones (small if need be), `large` or a rung's; or None.
+Search = Generator[Problem, FunctionalProblem | None, FunctionalProblem | None]
 
-    `small` is the one at small sizes where it is known: others follow from it, and finding it takes seconds.
+
+def at_other_sizes(
+    fp: FunctionalProblem, sizes: Sequence[Sizes], workers: Workers, *, small: FunctionalProblem | None = None
+) -> list[FunctionalProblem | None]:
+    """Return the problem at each of these sizes: `small` ones (a few MB), `odd` ones (small if need be), `large`...
+
+    `small` is the one at small sizes where it is known (at `tiny` ones for a `Rest`): others follow from it, and
+    finding it takes seconds. One child traces for all sizes.
     """
-    if isinstance(sizes, Rest):
-        return _resized(fp, small.problem, partial(odd_sizes, by=sizes.by), workers) if small is not None else None
-    try:
-        small = fp if footprint(fp) <= SMALL_BYTES else small or _small(fp, workers)
-    except ProblemError:
-        return None
-    if isinstance(sizes, Grown):
-        return _grown(fp, sizes, workers)
-    if isinstance(sizes, Between):
-        return _between(fp, small, sizes, workers)
-    if isinstance(sizes, Rung):
-        return _halved(fp, small, sizes, workers)
-    if sizes == "large":
-        return _large(fp, workers)
-    if sizes == "tiny":
-        return _tiny(fp, workers)
-    if sizes == "small":
-        return small if small.graph_key == fp.graph_key else None
-    return _odd(fp, small, workers)
+    if all(isinstance(one, Rest) for one in sizes):
+        base = small
+    else:
+        try:
+            base = fp if footprint(fp) <= SMALL_BYTES else small or _small(fp, workers)
+        except ProblemError:
+            base = None
+    if base is None:
+        return [None] * len(sizes)
+    return _together([_search(fp, base, one) for one in sizes], workers)
+
+
+def _search(fp: FunctionalProblem, small: FunctionalProblem, sizes: Sizes) -> Search:
+    """Return the search for one size."""
+    match sizes:
+        case Rest(by):
+            return _resized(fp, small.problem, partial(odd_sizes, by=by))
+        case Grown():
+            return _grown(fp, sizes)
+        case Between():
+            return _between(fp, small, sizes)
+        case Rung():
+            return _halved(fp, small, sizes)
+        case "large":
+            return _large(fp)
+        case "tiny":
+            return _tiny(fp)
+        case "odd":  # all sizes if the module allows it, else those of the inputs, else the batch
+            return _resized(fp, small.problem, odd_sizes)
+        case "small":
+            return _known(small if small.graph_key == fp.graph_key else None)
+        case _ as never:
+            assert_never(never)
+
+
+def _known(found: FunctionalProblem | None) -> Search:
+    yield from ()
+    return found
+
+
+def _together(searches: Sequence[Search], workers: Workers) -> list[FunctionalProblem | None]:
+    """Return what searches find; what they all want next is traced by one child."""
+    found: list[FunctionalProblem | None] = [None] * len(searches)
+    wanted: dict[int, Problem] = {}
+
+    def go_on(number: int, form: FunctionalProblem | None) -> None:
+        try:
+            wanted[number] = searches[number].send(form)
+        except StopIteration as ended:
+            wanted.pop(number, None)
+            found[number] = ended.value
+
+    for number in range(len(searches)):
+        go_on(number, None)
+    while wanted:
+        problems = {problem.id: problem for problem in wanted.values()}
+        forms = dict(zip(problems, functionalize_each(list(problems.values()), workers=workers), strict=True))
+        for number, problem in list(wanted.items()):
+            go_on(number, forms[problem.id])
+    return found
 
 
 def _small(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem:
@@ -75,92 +127,73 @@ def _small(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem:
     return functionalize_to_fit(fp.problem, workers=workers, max_bytes=SMALL_BYTES, full=fp)
 
 
-def _tiny(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem | None:
-    """Return the problem at sizes that a call takes microseconds for; None where its text does not allow it."""
+def _tiny(fp: FunctionalProblem) -> Search:
+    """Find the problem at sizes that a call takes microseconds for; None where its text does not allow it."""
     problem = unfolded(fp.problem)
     changed = scaled(problem, TINY_BYTES / footprint(fp))
     if changed is None:
         return None
-    try:
-        found = functionalize(changed, workers=workers, resized=True)
-    except ProblemError:
-        return None
-    return replace(found, notice=difference(problem, changed)) if found.graph_key == fp.graph_key else None
+    return _if_alike(fp, (yield changed), difference(problem, changed))
 
 
-def _between(
-    fp: FunctionalProblem, small: FunctionalProblem, sizes: Between, workers: Workers
-) -> FunctionalProblem | None:
-    """Return the problem at parts of its sizes, or of the small ones where these are too large."""
+def _if_alike(fp: FunctionalProblem, found: FunctionalProblem | None, notice: str) -> FunctionalProblem | None:
+    """Return what was found, with the notice that says what it is, if it has the same graph."""
+    return replace(found, notice=notice) if found is not None and found.graph_key == fp.graph_key else None
+
+
+def _between(fp: FunctionalProblem, small: FunctionalProblem, sizes: Between) -> Search:
+    """Find the problem at parts of its sizes, or of the small ones where these are too large."""
     fits = 4 * footprint(fp) <= RUNG_BYTES and 8 * fp.features.flops <= LARGE_FLOPS
     change = partial(parts_of_sizes, times=sizes.times, parts=sizes.parts)
-    return _resized(fp, (fp if fits else small).problem, change, workers, most_bytes=2 * RUNG_BYTES)
+    return _resized(fp, (fp if fits else small).problem, change, most_bytes=2 * RUNG_BYTES)
 
 
-def _halved(fp: FunctionalProblem, small: FunctionalProblem, rung: Rung, workers: Workers) -> FunctionalProblem | None:
-    """Return the problem at the sizes of a rung, where these are others than the small ones and its own."""
+def _halved(fp: FunctionalProblem, small: FunctionalProblem, rung: Rung) -> Search:
+    """Find the problem at the sizes of a rung, where these are others than the small ones and its own."""
     changed = halved(unfolded(fp.problem), rung.least, reach=rung.reach)
     if changed is None:
         return None
-    try:
-        found = functionalize(changed, workers=workers, resized=True)
-    except ProblemError:
+    found = yield changed
+    if found is None or footprint(found) > min(RUNG_BYTES, footprint(fp) - 1):
         return None
-    fits = footprint(found) <= min(RUNG_BYTES, footprint(fp) - 1)
-    if not fits or found.graph_key != fp.graph_key or found.problem.source == small.problem.source:
-        return None
-    return replace(found, notice=difference(fp.problem, changed))
+    other = found.problem.source != small.problem.source
+    return _if_alike(fp, found, difference(fp.problem, changed)) if other else None
 
 
-def _large(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem | None:
-    """Return the problem at more than twice its sizes, of the inputs alone if need be; None where that is too large."""
+def _large(fp: FunctionalProblem) -> Search:
+    """Find the problem at more than twice its sizes, of the inputs alone if need be; None where that is too large."""
     if 4 * footprint(fp) > RUNG_BYTES or 8 * fp.features.flops > LARGE_FLOPS:
-        return None
-    return _resized(fp, fp.problem, larger_sizes, workers, most_bytes=2 * RUNG_BYTES)
+        return _known(None)
+    return _resized(fp, fp.problem, larger_sizes, most_bytes=2 * RUNG_BYTES)
 
 
-def _grown(fp: FunctionalProblem, sizes: Grown, workers: Workers) -> FunctionalProblem | None:
-    """Return the problem with one size grown, by itself or with those equal to it; others make room."""
+def _grown(fp: FunctionalProblem, sizes: Grown) -> Search:
+    """Find the problem with one size grown, by itself or with those equal to it; others make room."""
     for together in (False, True):
         shrink = min(1.0, GROWN_BYTES / (GROWN_TIMES * footprint(fp)))
         for _ in range(GROWN_TRIES):
             changed = grown(unfolded(fp.problem), sizes.number, times=GROWN_TIMES, shrink=shrink, together=together)
             if changed is None:
                 return None
-            try:
-                found = functionalize(changed, workers=workers, resized=True)
-            except ProblemError:
+            found = yield changed
+            if found is None:
                 break
             excess = max(footprint(found) / GROWN_BYTES, found.features.flops / GROWN_FLOPS)
             if excess <= 1:
-                return (
-                    replace(found, notice=difference(fp.problem, changed)) if found.graph_key == fp.graph_key else None
-                )
+                return _if_alike(fp, found, difference(fp.problem, changed))
             shrink /= 2 * excess
     return None
 
 
-def _odd(fp: FunctionalProblem, small: FunctionalProblem, workers: Workers) -> FunctionalProblem | None:
-    """Return the problem with all sizes odd if the module allows it, else those of the inputs, else the batch."""
-    return _resized(fp, small.problem, odd_sizes, workers)
-
-
 def _resized(
-    fp: FunctionalProblem,
-    problem: Problem,
-    change: Callable[..., Problem | None],
-    workers: Workers,
-    most_bytes: float = math.inf,
-) -> FunctionalProblem | None:
-    """Return the problem at changed sizes, as many of them as it allows and still has the same graph."""
+    fp: FunctionalProblem, problem: Problem, change: Callable[..., Problem | None], most_bytes: float = math.inf
+) -> Search:
+    """Find the problem at changed sizes, as many of them as it allows and still has the same graph."""
     for reach in reversed(REACHES):
         changed = change(unfolded(problem), reach=reach)
         if changed is None:
             continue
-        try:
-            found = functionalize(changed, workers=workers, resized=True)
-        except ProblemError:
-            continue
-        if found.graph_key == fp.graph_key and footprint(found) <= most_bytes:
+        found = yield changed
+        if found is not None and found.graph_key == fp.graph_key and footprint(found) <= most_bytes:
             return replace(found, notice=difference(fp.problem, changed))
     return None

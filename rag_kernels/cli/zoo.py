@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 def zoo(
     device: Annotated[Literal["cpu", "cuda"], typer.Option("--device", help="Whose specimens to run. [cpu]")] = "cpu",
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="WORDS", help="Ideas with these words; repeat it for several.")
+        list[str] | None,
+        typer.Option(
+            "--only", metavar="WORDS", help="Ideas with these words, or one idea's whole name; repeat it for several."
+        ),
     ] = None,
     family: Annotated[str, typer.Option("--family", metavar="NAME", help="One family alone: forging, timing...")] = "",
     quick: Annotated[

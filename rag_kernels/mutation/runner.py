@@ -152,8 +152,7 @@ class Preparer:
         problem = group[0].original.problem
         try:
             fp = functionalize(problem, workers=self._tracing)
-            small = at_other_sizes(fp, "small", self._tracing)
-            odd = at_other_sizes(fp, "odd", self._tracing, small=small)
+            small, odd = at_other_sizes(fp, ("small", "odd"), self._tracing)
         except ProblemError as error:
             log.warning("%s is left out: %s", problem.name, error)
             return Prepared(None)

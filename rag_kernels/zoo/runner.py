@@ -116,13 +116,18 @@ class Seen:
 
 
 def chosen(backend: Backend, *, only: Sequence[str] = (), family: str = "") -> tuple[Specimen, ...]:
-    """Return the specimens of a backend, by words of their ideas and by family."""
+    """Return the specimens of a backend, by words of their ideas and by family; a whole idea means that one alone."""
+    ideas = {s.idea.lower() for s in SPECIMENS}
+
+    def is_meant(idea: str, word: str) -> bool:
+        return word == idea if word in ideas else word in idea
+
     return tuple(
         s
         for s in SPECIMENS
         if s.backend == backend
         and (not family or s.family == family)
-        and (not only or any(word.lower() in s.idea.lower() for word in only))
+        and (not only or any(is_meant(s.idea.lower(), word.lower()) for word in only))
     )
 
 

@@ -76,7 +76,7 @@ class Bench:
     def sessions(self, task_source: str) -> Iterator[list[ProblemSession]]:
         """The problem at small and at odd sizes."""
         fp = functionalize(problem_from_source("races", task_source), workers=self.workers)
-        sizes = [at_other_sizes(fp, size, self.workers) for size in ("small", "odd")]  # type: ignore[arg-type]
+        sizes = at_other_sizes(fp, ("small", "odd"), self.workers)
         open_ones = [
             ProblemSession(
                 one, workers=self.workers, candidate_workers=self.candidates, device=self.device, limits=self.limits
