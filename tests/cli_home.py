@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,15 @@ else:
 """
 
 
-def quick_limits(**given: Any) -> Limits:
-    """Return the limits of a judge that times briefly, and eager alone."""
+# What takes most of a confirmation; `test_judge_checks.py` and `test_honest.py` are about it, what commands do is not.
+LEFT_OUT = frozenset({"repeats", "sanitizers", "odd shapes"})
+
+
+def quick_limits(*, left_out: frozenset[str] = LEFT_OUT, **given: Any) -> Limits:
+    """Return the limits of a judge that times briefly, and eager alone, and leaves out what takes long."""
     timing = TimingRule(pairs=8, max_pairs=8, timed_s=0.05, warm_pairs=3, self_pairs=7)
-    return replace(Limits(**given), measure_compile=False, timing=timing)
+    limits = Limits(**given)
+    return replace(limits, measure_compile=False, timing=timing, without=limits.without | left_out)
 
 
 @dataclass(frozen=True)
@@ -96,15 +102,17 @@ def run(home: Path, *arguments: str | Path, program: list[str] = PROGRAM, **env:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def inside(home: Path, *arguments: str | Path, quick: bool = False, **env: str) -> Done:
+def inside(home: Path, *arguments: str | Path, quick: bool = False, sizes: bool = False, **env: str) -> Done:
     """Run a command in this process: the same as `run` without loading everything anew, for commands that end by
-    themselves and start no other program in their place. `quick` is `QUICK_PROGRAM`'s judge.
+    themselves and start no other program in their place. `quick` is `QUICK_PROGRAM`'s judge, with `sizes` one that
+    tries others than the problem's.
     """
     out, err, wanted = io.StringIO(), io.StringIO(), environment(home, **env)
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         if quick:
-            patch.setattr(wiring, "Limits", quick_limits)
+            left_out = LEFT_OUT - {"odd shapes"} if sizes else LEFT_OUT
+            patch.setattr(wiring, "Limits", partial(quick_limits, left_out=left_out))
         for name in os.environ.keys() - wanted.keys():
             patch.delenv(name)
         for name, value in wanted.items():

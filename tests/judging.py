@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Tier, Verdict
@@ -13,6 +15,10 @@ THOROUGH = Limits(
     thorough=True,
     timing=TimingRule(pairs=5, max_pairs=5, timed_s=0.01, warm_pairs=3, self_pairs=7),
 )
+
+# Without what takes most of its time, for tests that are about the other half: `test_judge_checks.py` is about all.
+OF_SANITIZERS = replace(THOROUGH, without=frozenset({"repeats", "odd shapes"}))
+OF_SIZES = replace(THOROUGH, without=frozenset({"repeats", "sanitizers"}))
 
 
 def verdict(judge: LocalJudge, problem: FunctionalProblem, source: str, tier: Tier = "kernel") -> Verdict:

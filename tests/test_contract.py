@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from judging import THOROUGH, verdict
+from judging import OF_SIZES, verdict
 from support.kept import kept_judge
 
 from rag_kernels.eval.contract import contract_line
@@ -50,7 +50,7 @@ RK_EXPORT(forward, twice)
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[LocalJudge]:
-    with kept_judge("cpu", limits=THOROUGH, at_other_sizes=at_other_sizes) as opened:
+    with kept_judge("cpu", limits=OF_SIZES, at_other_sizes=at_other_sizes) as opened:
         yield opened
 
 

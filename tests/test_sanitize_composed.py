@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from judging import THOROUGH, verdict
+from judging import OF_SANITIZERS, verdict
 from support.kept import kept_judge
 
 from rag_kernels.eval.build.candidate_form import called_kernels
@@ -70,7 +70,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[LocalJudge]:
-    with kept_judge("cpu", limits=THOROUGH, at_other_sizes=at_other_sizes) as opened:
+    with kept_judge("cpu", limits=OF_SANITIZERS, at_other_sizes=at_other_sizes) as opened:
         yield opened
 
 

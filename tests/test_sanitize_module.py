@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from judging import OF_SANITIZERS
 from support.kept import kept_judge
 from support.relu_module import RELU
 
 from rag_kernels.eval.instruments.module_sanitizers import _own_on_gpu
 from rag_kernels.eval.judge import LocalJudge
-from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Rejected, Verdict
-from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
@@ -62,8 +62,7 @@ rag-kernels: call 0
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[LocalJudge]:
-    limits = Limits(measure_compile=False, thorough=True, timing=TimingRule(pairs=7, max_pairs=7, timed_s=0.02))
-    with kept_judge("cpu", limits=limits, at_other_sizes=at_other_sizes) as one:
+    with kept_judge("cpu", limits=replace(OF_SANITIZERS, call_s=10.0), at_other_sizes=at_other_sizes) as one:
         yield one
 
 

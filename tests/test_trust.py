@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from judging import THOROUGH, altered, verdict
+from judging import OF_SANITIZERS, altered, verdict
 from support.kept import kept_judge
 
 from rag_kernels.archive.rows import trust_of
@@ -51,7 +51,7 @@ class ModelNew(nn.Module):
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[LocalJudge]:
-    limits = replace(THOROUGH, draws=1, repeats=5)
+    limits = replace(OF_SANITIZERS, draws=1)
     with kept_judge("cpu", limits=limits, at_other_sizes=at_other_sizes) as opened:
         yield opened
 

@@ -188,7 +188,7 @@ def test_the_command_shows_every_workload_and_one_total(home: Path, tmp_path: Pa
     (tmp_path / "sized.py").write_text(SIZED)
     words = ["generate", tmp_path / "sized.py", "--model", model(tmp_path / "m", KERNEL), *BRIEF, "--drafts", "1"]
     given = ["--shapes", "ROWS=64,8", "--archive", ":memory:", "--out", tmp_path / "best.py"]
-    done = inside(home, *words, *given, quick=True)
+    done = inside(home, *words, *given, quick=True, sizes=True)
     assert done.code == 0, done.err
     lines = done.out.partition(" at 2 workloads:\n")[2].splitlines()
     assert len(lines) > len(SHOWN), done.out

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_home import inside, quick_limits
+from cli_home import LEFT_OUT, inside, quick_limits
 from factories import problem as made
 from support.kept import kept_judge
 
@@ -108,7 +108,7 @@ def test_sizes_between_those_that_were_judged_are_not_served(tmp_path: Path) -> 
         "#include", "#include <algorithm>\n#include", 1
     )
     calls = [torch.randn(64, 32), torch.randn(9, 7)]
-    limits = quick_limits(without=frozenset({"sanitizers"}))
+    limits = quick_limits(left_out=LEFT_OUT - {"odd shapes"})
     with kept_judge("cpu", limits=limits, at_other_sizes=at_other_sizes) as judge:
         best = optimize(
             Twice(), calls[:1], workloads=[calls[1:]], judge=judge, writer=ScriptedWriter([kernel]), archive=":memory:",
