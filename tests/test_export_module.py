@@ -29,8 +29,8 @@ from rag_kernels.eval.build import compile as compiling
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.records import Candidate, Passed, Problem
 from rag_kernels.export.drop_in import KernelNotUsed
-from rag_kernels.export.formats import write_kernel
 from rag_kernels.export.forms.module_file import module_text
+from rag_kernels.export.out_file import write_kernel
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 

@@ -25,7 +25,7 @@ from factories import attempt, candidate, problem
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate
-from rag_kernels.export.formats import write_kernel
+from rag_kernels.export.out_file import write_kernel
 from rag_kernels.ingest.functional.functionalize import functionalize
 
 CALLS, TURNS = 50, 600
