@@ -15,7 +15,7 @@ from support.kept import SHARED_CACHE, STAY_OPEN, checked_once, kept_judge, kept
 
 # Files that take longest, by their CPU seconds, from 110 down to 20.
 LONG = """
-    cli_generate app_browser judge_checks offline_sixteen_bit_products honest offline_half agents json zoo
+    cli_generate app_browser judge_checks judge_timing offline_sixteen_bit_products honest offline_half agents json zoo
     offline_cuda archive_durability cluster ablation export_module export_packages cli offline_dtypes
     offline_attention trust judge notebook offline_places extensions sanitize_composed sanitize_module mutation
     offline_order_scatter best ranges killed_anywhere sampling

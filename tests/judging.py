@@ -53,3 +53,20 @@ RK_EXPORT(forward, softmax)
 def altered(before: str = "", middle: str = "", after: str = "") -> str:
     """Return a softmax of rows with code before the rows, in the middle of each, and after them."""
     return SOFTMAX_KERNEL.replace("BEFORE", before).replace("MIDDLE", middle).replace("AFTER", after)
+
+
+HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
+SOFTMAX = (
+    HEAD
+    + """
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, -1)
+
+def get_inputs():
+    return [torch.rand(128, 256)]
+
+def get_init_inputs():
+    return []
+"""
+)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.loop_nest import Access, Loop, Names, Nest, access_of, store_access, text_of
 from rag_kernels.offline.codegen.statements import Printer, Scope
-from rag_kernels.offline.fusion.attention import peeled
+from rag_kernels.offline.fusion.attention_operands import peeled
 from rag_kernels.offline.fusion.bands import Band, bound_text, split_bands
 from rag_kernels.offline.fusion.regions import AttentionRegion
 from rag_kernels.offline.ir import values as ir

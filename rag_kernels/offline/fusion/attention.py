@@ -9,24 +9,32 @@ Where something else needs the product or the weights, nothing is recognised, an
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
 from rag_kernels.eval.aten import base_name, names
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
+from rag_kernels.offline.fusion.attention_operands import (
+    as_values,
+    before_weights_rounding,
+    laid_out,
+    peeled,
+    settled_score,
+    with_own_loops,
+)
+from rag_kernels.offline.fusion.attention_result import as_read, in_place
 from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import HALF, is_float
+from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.expressions import Expr, add, binary, mul, where
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import operands as operands_of
-from rag_kernels.offline.ir.patterns import strip, uncast
+from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite
-from rag_kernels.offline.lowering.lower import Attended, Entry, Library, Lowered, Lowering, Rule, Stored, values_of
+from rag_kernels.offline.lowering.lower import Attended, Lowered, Lowering, Rule, values_of
 from rag_kernels.offline.lowering.rules_product import ATTENTION, PRODUCTS, product, transposed
 
 SOFTMAX = frozenset({"softmax", "_softmax"})
@@ -338,265 +346,3 @@ def in_groups(lowering: Lowering, value: ir.Value, heads: int, groups: int) -> i
         return lowering.with_dims(value, (*value.dims[:-2], (), *value.dims[-2:]))
     shape = value.shape
     return lowering.view(value, (*shape[:-3], heads, groups, *shape[-2:]), fixed=(len(shape) - 3, len(shape) - 2))
-
-
-def with_own_loops(lowering: Lowering, operands: Sequence[Ref]) -> None:
-    """Make operands loads on loops that nothing else has; what costs more than a factor is stored first."""
-    for ref in operands:
-        entry = lowering.env[ref.name]
-        value = lowering.value(ref)
-        try:
-            peeled(value)
-        except ir.Unfusable:
-            name = lowering.store(value, "" if entry.buffer else f"{ref.name}_stored", entry.dtype)
-            spec = lowering.specs[name]
-            value = ir.load(name, spec.shape, spec.dtype)
-        lowering.env[ref.name] = Entry((own(lowering, value),), entry.buffer, entry.dtype, entry.view)
-
-
-def as_values(
-    lowering: Lowering, operands: Sequence[Ref], make: Callable[[], ir.Value | tuple[ir.Value, ...]]
-) -> ir.Value:
-    """Return a product of operands as values, which no rule stores for their dtype in the graph."""
-    before = {ref.name: lowering.env[ref.name] for ref in operands}
-    for name, entry in before.items():
-        lowering.env[name] = replace(entry, dtype="")
-    try:
-        value = make()
-    finally:
-        lowering.env.update(before)
-    assert isinstance(value, ir.Value)
-    return value
-
-
-def own(lowering: Lowering, value: ir.Value) -> ir.Value:
-    """Return a load with its factors, on loops of its own, which have the sizes that the dimensions of its buffer have.
-
-    Raises Unfusable for an index that is computed.
-    """
-    load, scales = peeled(value)
-    copies: dict[ir.Atom, ir.Atom] = {}
-
-    def copy(atom: ir.Atom) -> ir.Atom:
-        while atom.alias:
-            atom = atom.alias
-        if atom not in copies:
-            copies[atom] = new = ir.Atom(atom.size, atom.fixed)
-            if atom.parts:
-                new.parts = (copy(atom.parts[0]), copy(atom.parts[1]))
-                new.parts[0].whole = new.parts[1].whole = new
-        return copies[atom]
-
-    index: list[ir.Form | ir.Value] = []
-    for form in load.index:
-        if not isinstance(form, ir.Form):
-            raise ir.Unfusable("a factor that is looked up")
-        index.append(ir.Form(tuple((copy(atom), factor) for atom, factor in form.terms), form.offset))
-    stored = tuple(tuple(copy(atom) for atom in group) for group in load.stored)
-    dims = tuple(tuple(copy(leaf) for leaf in ir.leaves(group)) for group in value.dims)
-    made: ir.Value = ir.Load(dims, load.dtype, load.buffer, stored, tuple(index), load.storage)
-    lowering.loops.track(made)
-    for operator, number in reversed(scales):
-        made = lowering.op(binary(operator), made, number)
-    return made
-
-
-def peeled(value: ir.Value) -> tuple[ir.Load, list[tuple[Operator, ir.Const]]]:
-    """Return the load behind a factor, and the numbers by which it is multiplied or divided.
-
-    Raises Unfusable for any other expression.
-    """
-    scales: list[tuple[Operator, ir.Const]] = []
-    while not isinstance(value, ir.Load):
-        if not isinstance(value, ir.Op):
-            raise ir.Unfusable("a factor that is computed")
-        numbers = [a for a in value.args if isinstance(a, ir.Const)]
-        others = [a for a in value.args if not isinstance(a, ir.Const)]
-        widened = value.operator is Operator.CAST and is_float(value.args[0].dtype) and is_float(value.dtype)
-        divided = value.operator is Operator.DIV and value.args[1] in numbers
-        if widened or value.operator is Operator.SAME:
-            value = value.args[0]
-        elif len(numbers) == len(others) == 1 and (value.operator is Operator.MUL or divided):
-            scales.append((value.operator, numbers[0]))
-            value = others[0]
-        else:
-            raise ir.Unfusable("a factor that is computed")
-    return value, scales
-
-
-def before_weights_rounding(value: ir.Value, weights: ir.Load) -> ir.Value:
-    """Return the weights of a softmax without their rounding to sixteen bits, which the product does anyway."""
-    below = uncast(value)
-    return below if isinstance(below, ir.Load) and below.buffer == weights.buffer else value
-
-
-def strides(load: ir.Load) -> dict[ir.Atom, int] | None:
-    """Return by how many elements each loop steps through a buffer, or None where an index is computed."""
-    steps: dict[ir.Atom, int] = {}
-    for d, form in enumerate(load.index):
-        if not isinstance(form, ir.Form):
-            return None
-        inner = ir.size_of(ir.leaves(a for group in load.stored[d + 1 :] for a in group))
-        for atom, factor in form.terms:
-            parts = atom.leaves()
-            for i, leaf in enumerate(parts):
-                steps[leaf] = steps.get(leaf, 0) + factor * inner * ir.size_of(parts[i + 1 :])
-    return steps
-
-
-def laid_out(lowering: Lowering, load: ir.Load, loops: set[ir.Atom], inner: ir.Group) -> ir.Load:
-    """Return the load if its `inner` loops run through neighbours in memory, else one of a copy in which they do."""
-    steps, inner = strides(load), ir.leaves(inner)
-    expected = [ir.size_of(inner[i + 1 :]) for i in range(len(inner))]
-    if steps is not None and [steps.get(a) for a in inner] == expected:
-        return load
-    used = ir.tree_atoms(load)
-    outer = sorted((loops - set(inner)) & used, key=lambda a: a.serial)
-    groups = (*((a,) for a in outer), inner)
-    moved = lowering.tracked(ir.Op(groups, load.dtype, Operator.SAME, (load,)))
-    name = lowering.store(moved, dtype=load.storage)
-    again = ir.load(name, moved.shape, load.storage)
-    lowering.loops.track(again)
-    for mine, theirs in zip(groups, again.dims, strict=True):
-        if theirs:
-            lowering.loops.unify(mine, theirs)
-    return again
-
-
-def settled_score(lowering: Lowering, score: ir.Value, scores: ir.Load) -> ir.Value:
-    """Return the expression with what is costly, and does not depend on the scores, stored before.
-
-    Raises Unfusable when what is left has a reduction or a running sum.
-    """
-    depends: dict[ir.Value, bool] = {}
-    for v in ir.walk(score):
-        depends[v] = v is scores or any(depends[child] for child in ir.children(v))
-
-    def change(v: ir.Value) -> ir.Value | None:
-        costly = isinstance(v, ir.Reduce | ir.Scan)
-        costly = costly or (isinstance(v, ir.Op) and v.operator.traits.costly)
-        if not costly or depends[v]:
-            return None
-        again = lowering.reload(v)
-        lowering.loops.track(again)
-        for mine, theirs in zip(v.dims, again.dims, strict=True):
-            if mine and theirs:
-                lowering.loops.unify(mine, theirs)
-        return again
-
-    made = rewrite(score, change)
-    if any(isinstance(v, ir.Reduce | ir.Scan) for v in ir.walk(made)):
-        raise ir.Unfusable("a reduction over the scores")
-    if any(isinstance(v, ir.Load) and v.buffer == scores.buffer and v is not scores for v in ir.walk(made)):
-        raise ir.Unfusable("the scores are read in another order")
-    return lowering.tracked(made)
-
-
-def in_place(lowered: Lowered) -> Lowered:
-    """Return the steps in which attention writes where a copy of it, in another order of dimensions, would lie."""
-    made = {step.buffer: step for step in lowered.steps if isinstance(step, Attended)}
-    trees = [value for step in lowered.steps for value in values_of(step)]
-    trees += [step.score for step in made.values()]
-    readers = Counter(v.buffer for tree in trees for v in ir.walk(tree) if isinstance(v, ir.Load))
-    placed: dict[str, Attended] = {}
-    copies: set[Stored] = set()
-    for step in lowered.steps:
-        if not isinstance(step, Stored) or step.slot is not None:
-            continue
-        load = strip(step.value)
-        if isinstance(load, ir.Load) and load.buffer in made and readers[load.buffer] == 1:
-            attended = made[load.buffer]
-            dims = written_as(attended, load, step.value.dims)
-            if dims is not None and step.spec.dtype == attended.storage:
-                placed[load.buffer] = replace(attended, buffer=step.buffer, dims=dims)
-                copies.add(step)
-    steps = tuple(
-        placed.get(s.buffer, s) if isinstance(s, Attended) else s
-        for s in lowered.steps
-        if not (isinstance(s, Stored) and s in copies)
-    )
-    for name in placed:
-        del lowered.buffers[name]
-    return replace(lowered, steps=steps)
-
-
-def as_read(lowered: Lowered) -> Lowered:
-    """Return the steps in which attention writes its result in the order in which all that read it have its loops.
-
-    So heads that a linear layer reads side by side lie side by side.
-    """
-    for attended in [step for step in lowered.steps if isinstance(step, Attended)]:
-        name = attended.buffer
-        others = [v for s in lowered.steps if not isinstance(s, Stored) for v in values_of(s)]
-        others += [s.score for s in lowered.steps if isinstance(s, Attended)]
-        trees = [step.value for step in lowered.steps if isinstance(step, Stored)]
-        reads = [(v, tree) for tree in trees for v in ir.walk(tree) if isinstance(v, ir.Load) and v.buffer == name]
-        elsewhere = any(isinstance(v, ir.Load) and v.buffer == name for tree in others for v in ir.walk(tree))
-        named = {ref for s in lowered.steps if isinstance(s, Library) for ref in library_reads(s)}
-        orders = {order_of(load, tree) for load, tree in reads}
-        order = orders.pop() if len(orders) == 1 else ()
-        if not order or elsewhere or name in {*named, *lowered.results} or order == tuple(range(len(order))):
-            continue
-        lowered.buffers[name] = replace(
-            lowered.buffers[name], shape=tuple(lowered.buffers[name].shape[d] for d in order)
-        )
-
-        def change(v: ir.Value, name: str = name, order: tuple[int, ...] = order) -> ir.Value | None:
-            if not isinstance(v, ir.Load) or v.buffer != name:
-                return None
-            return replace(v, stored=tuple(v.stored[d] for d in order), index=tuple(v.index[d] for d in order))
-
-        steps = [
-            replace(s, value=rewrite(s.value, change))
-            if isinstance(s, Stored)
-            else replace(s, dims=tuple(s.dims[d] for d in order))
-            if s is attended
-            else s
-            for s in lowered.steps
-        ]
-        lowered = replace(lowered, steps=tuple(steps))
-    return lowered
-
-
-def library_reads(step: Library) -> list[str]:
-    """Return the buffers that a library operator reads."""
-    return [*refs(step.node.args), *refs(tuple(value for _, value in step.node.kwargs))]
-
-
-def order_of(load: ir.Load, tree: ir.Value) -> tuple[int, ...]:
-    """Return a load's stored dimensions in the order of the outermost value that has all of their loops, or ().
-
-    The last dimension stays the last.
-    """
-    plain = [form.terms[0] for form in load.index if isinstance(form, ir.Form) and len(form.terms) == 1]
-    if len(plain) < len(load.index) or any(factor != 1 for _, factor in plain):
-        return ()
-    place = {leaf: d for d, (atom, _) in enumerate(plain) for leaf in atom.leaves()}
-    wide = [
-        found for v in ir.walk(tree) if place.keys() <= set(found := ir.leaves(a for group in v.dims for a in group))
-    ]
-    order = tuple(dict.fromkeys(place[leaf] for leaf in wide[-1] if leaf in place)) if wide else ()
-    return order if order and order[-1] == len(plain) - 1 else ()
-
-
-def written_as(attended: Attended, load: ir.Load, dims: tuple[ir.Group, ...]) -> tuple[ir.Group, ...] | None:
-    """Return attention's loops in the order and grouping of a copy, or None where the copy is of another kind."""
-    forms = [form for form in load.index if isinstance(form, ir.Form)]
-    own = [ir.leaves(group) for group in load.stored]
-    plain = [ir.leaves(a for a, _ in form.terms) for form in forms] == own
-    if not plain or any(f.offset or any(factor != 1 for _, factor in f.terms) for f in forms):
-        return None
-    place = {leaf: (d, i) for d, leaves in enumerate(own) for i, leaf in enumerate(leaves)}
-    out: list[ir.Group] = []
-    seen: list[int] = []
-    for group in dims:
-        left, merged = list(ir.leaves(group)), list[ir.Atom]()
-        while left:
-            d, _ = place.get(left[0], (-1, 0))
-            if d < 0 or tuple(left[: len(own[d])]) != own[d]:
-                return None
-            merged += attended.dims[d]
-            seen.append(d)
-            del left[: len(own[d])]
-        out.append(tuple(merged))
-    return tuple(out) if sorted(seen) == [d for d, leaves in enumerate(own) if leaves] else None

@@ -1,0 +1,110 @@
+"""What trials on one problem share: sessions, sizes and workers that were made before, or had to be made again."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from judging import SOFTMAX, THOROUGH
+from support.kept import kept_judge
+
+from rag_kernels.eval import codec
+from rag_kernels.eval.buffers.parallel_copy import CHUNK, copied, copy_bytes
+from rag_kernels.eval.judge import LocalJudge
+from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.process.workers import WorkerFailed
+from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.sessions.reference_times import ReferenceTimes
+from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.sizes import at_other_sizes
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[LocalJudge]:
+    with kept_judge("cpu", limits=THOROUGH, at_other_sizes=at_other_sizes) as opened:
+        yield opened
+
+
+def test_sizes_that_another_process_found_are_not_looked_for_again(
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fp = functionalize(problem_from_source("rows", SOFTMAX.replace("128, 256", "8192, 256")), workers=judge.workers)
+    found = judge.sessions.find_sizes(fp, thorough=True)
+    again = codec.loads(codec.dumps(found))
+    other = judge.by_other_limits(judge.limits)  # without a way to find any
+    assert other.sessions.find_sizes(fp, thorough=False) == (None,)
+    other.sessions.know_sizes(fp, again, thorough=True)
+    small, odd, *_ = other.sessions.find_sizes(fp, thorough=True)
+    assert small is not None and odd is not None and small.problem.source != odd.problem.source
+    assert tuple(found) == other.sessions.find_sizes(fp, thorough=True)
+
+
+def test_what_was_prepared_is_prepared_again_when_an_input_kills_the_reference(
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = "(__import__('os').kill(__import__('os').getpid(), 9) if x.abs().max() > 50 else None)"
+    source = SOFTMAX.replace("return ", f"{dies}\n        return ", 1)
+    fp = functionalize(problem_from_source("lives", SOFTMAX), workers=judge.workers)
+    fp = replace(fp, problem=problem_from_source("dies", source))
+    prepared: list[str] = []
+
+    def prepare(times: ReferenceTimes, variant: str) -> str:
+        prepared.append(variant)
+        times.variants.append(variant)
+        return ""
+
+    monkeypatch.setattr(ReferenceTimes, "_prepare", prepare)
+    with ProblemSession(
+        fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
+    ) as session:
+        times = ReferenceTimes(session)
+        times.variants = ["compile"]
+        assert session.special("spikes") is None and session.restarts == 1
+        assert prepared == ["compile"] == times.variants
+        assert session.special("shifted") is None and session.drawn == session.own_draws  # none is tried any more
+        assert times.call("eager") > 0
+
+
+def test_a_small_session_is_opened_beside_the_own_one(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU's host."""
+    problem = problem_from_source("rows", SOFTMAX.replace("128, 256", "16384, 256"))
+    fp = functionalize(problem, workers=judge.workers)
+    judge.sessions.examine_ahead(fp)
+    with ExitStack() as opened:
+        own, small = judge.sessions._open_beside(fp, opened)
+        assert small is not None and small.device_lock is own.device_lock and small.content_bytes < own.content_bytes
+    closed: list[ProblemSession] = []
+    close = ProblemSession.close
+    monkeypatch.setattr(ProblemSession, "close", lambda session: closed.append(session) or close(session))
+    monkeypatch.setattr(ProblemSession, "_accepts_normal", lambda session: 1 / (session.fp is not fp))
+    with pytest.raises(ZeroDivisionError), ExitStack() as opened:  # the own one cannot be opened
+        judge.sessions._open_beside(fp, opened)
+    assert {session.fp is fp for session in closed} == {True, False}  # both
+
+
+def test_a_problem_is_examined_once_by_threads_that_ask_together(judge: LocalJudge) -> None:
+    problem = problem_from_source("rows", SOFTMAX.replace("128, 256", "96, 256"))
+    fp = functionalize(problem, workers=judge.workers)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(judge.sessions.admission, [fp] * 4))
+    assert all(one == found[0] for one in found)
+
+
+def test_a_worker_that_found_no_gpu_while_it_waited_still_answers(judge: LocalJudge) -> None:
+    judge.workers.spare("rag_kernels.eval.children.reference:serve_cuda", limit_address_space=False)
+    with (
+        judge.workers.spawn("rag_kernels.eval.children.reference:serve_cuda", limit_address_space=False) as worker,
+        pytest.raises(WorkerFailed) as failed,
+    ):
+        worker.request({}, deadline_s=60)
+    assert failed.value.kind == "raised"
+
+
+def test_large_copies_are_whole() -> None:
+    source = np.arange(2 * CHUNK + 5, dtype=np.uint32).view(np.uint8)[: 2 * CHUNK + 5]
+    assert np.array_equal(copied(source), source)
+    target = np.zeros_like(source)
+    copy_bytes(target, source[::-1])
+    assert np.array_equal(target, source[::-1])

@@ -1,0 +1,236 @@
+"""How the judge times: bursts, baselines that are compiled ahead, whose turn it is, ceilings that were too low."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from judging import SOFTMAX, THOROUGH, altered, verdict
+from support.kept import kept_judge
+
+from rag_kernels.eval.build.compile import Built, build, toolchain
+from rag_kernels.eval.build.products import Library
+from rag_kernels.eval.judge import LocalJudge
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.machine.device import device_file, read_device
+from rag_kernels.eval.machine.device_lock import DeviceLock
+from rag_kernels.eval.messages.protocol import CompileAhead
+from rag_kernels.eval.problem import load_module, problem_from_source
+from rag_kernels.eval.process.workers import WorkerFailed
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
+from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.sessions.reference_times import ReferenceTimes
+from rag_kernels.eval.timing.looks import checked_pairs
+from rag_kernels.eval.timing.race import Race, Times
+from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.sizes import at_other_sizes
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[LocalJudge]:
+    with kept_judge("cpu", limits=THOROUGH, at_other_sizes=at_other_sizes) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def softmax(judge: LocalJudge) -> FunctionalProblem:
+    return functionalize(problem_from_source("softmax", SOFTMAX), workers=judge.workers)
+
+
+def test_a_burst_is_timed_without_the_way_there_and_back(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    """And a candidate that is slow to answer is not the faster for it. (Bursts are for GPUs; here one asks.)"""
+    candidate = Candidate(altered(), "kernel", "cpu")
+    (built,) = build([(candidate.source, "cpu")], tools=toolchain(judge.device.arch), cache=judge.cache)
+    assert isinstance(built, Built)
+    with (
+        ProblemSession(
+            softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
+        ) as session,
+        LoadedCandidate(session, candidate, Library(built.library)) as subject,
+    ):
+        reference = ReferenceTimes(session)
+        assert reference.call("eager", calls=8) > 0 and len(reference.round_trips) == 1
+        places = [subject.bind(session) for _ in range(8)]
+        recipe = session.random_recipe()
+        subject.prepare_all(places, [recipe] * 8)
+        honest = min(subject.call_all(places, reference) for _ in range(5))
+        assert len(subject.round_trips) == 5
+        for place in places:
+            assert all(row.ok for row in session.check(subject.outputs(place), recipe))
+        reference.round_trips, subject.round_trips = [1e-6] * 9, [honest] * 99
+        assert min(subject.call_all(places, reference) for _ in range(5)) > honest / 2
+
+
+def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
+    judge: LocalJudge, softmax: FunctionalProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a candidate that is very slow is called less often than the reference."""
+    candidate = Candidate(altered(), "kernel", "cpu")
+    (built,) = build([(candidate.source, "cpu")], tools=toolchain(judge.device.arch), cache=judge.cache)
+    assert isinstance(built, Built)
+    limits = replace(judge.limits, timing=TimingRule())
+    with (
+        ProblemSession(
+            softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=limits
+        ) as session,
+        LoadedCandidate(session, candidate, Library(built.library)) as subject,
+    ):
+        reference = ReferenceTimes(session)
+        race = Race(subject, subject.bind(session), reference, ["eager"], best_speedup=1e6)
+        assert race.calls == 1
+        race.burst = race._places(4)
+        subject.round_trips = [1e-9] * 9
+        assert race._missing() < 0
+        subject.round_trips = [1.0] * 9
+        assert race._missing() == session.limits.timing.most_burst - 4
+        monkeypatch.setattr(reference, "calls_for", lambda seconds: 16)
+        monkeypatch.setattr(Race, "_first_s", lambda race: 0.1)
+        slow = Race(subject, race.place, reference, ["eager"])  # 16 calls of it would take 1.6 s
+        assert (len(slow.burst), slow.calls) == (2, 16)
+        shown = Times({"eager": [1e-3], "candidate": [0.1]})
+        reference.round_trips = [0.004] * 9
+        assert slow.asking(shown) == 0.25  # of the reference's burst, which is the shorter one
+        race.burst = []
+        for _ in range(9):
+            chosen = checked_pairs(session, 60)
+            assert [sum(a <= n < b for n in chosen) for a, b in ((0, 7), (7, 30), (30, 60))] == [1, 1, 2]
+            assert len(checked_pairs(session, 7)) == 2
+        times = race.run()
+        assert times.kept  # one of the few pairs is always checked
+        assert times.stopped_early and len(times.seconds["eager"]) == session.limits.timing.few_pairs
+
+
+def test_what_is_compiled_ahead_is_found_in_the_cache_and_nothing_of_it_ran(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import torch
+    from torch._dynamo.utils import counters
+
+    from rag_kernels.eval.children.baseline_variants import compile_ahead, make
+
+    class Product(torch.nn.Module):  # without a kernel of Inductor's own, for which a compiler would run
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.mm(x, x.T, out=written)
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    x, written = torch.rand(8, 8), torch.zeros(8, 8)
+    with torch.no_grad():
+        compile_ahead(Product(), [x])
+        assert not written.any()
+        counters.clear()
+        make("compile", Product(), [x])(x)
+    assert counters["inductor"]["fxgraph_cache_hit"] == 1 and written.any()
+
+
+PRODUCT = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.mm(x, x.T)
+
+def get_inputs():
+    return [torch.rand(8, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_problem_is_compiled_ahead_by_a_child_as_a_judgement_will(
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into the judge's cache, where a process that comes later finds it; a failure is logged."""
+    import torch
+    from torch._dynamo.utils import counters
+
+    from rag_kernels.eval.children.baseline_variants import make
+    from rag_kernels.eval.numerics.oracle import strict_precision
+
+    fp = functionalize(problem_from_source("product", PRODUCT), workers=judge.workers)
+    judge.sessions.compile_ahead(fp)
+    judge.compile_ahead(fp)  # on a CPU compilers would take the cores from what is being timed
+    judge.sessions.compile_ahead(replace(fp, problem=problem_from_source("none", PRODUCT.replace("mm(", "mn("))))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(judge.cache / "inductor"))
+    counters.clear()
+    module = load_module("product", fp.problem.source)
+    strict_precision()
+    with torch.no_grad():
+        make("compile", module.Model(), module.get_inputs())(*module.get_inputs())
+    assert counters["inductor"]["fxgraph_cache_hit"] == 1
+
+
+def test_a_worker_that_died_while_others_timed_is_not_torch_compiles_fault() -> None:
+    asked: list[str] = []
+
+    def send(request: object, *_: object, **__: object) -> None:
+        asked.append(type(request).__name__)
+        if isinstance(request, CompileAhead):
+            raise WorkerFailed("crashed", "an assertion on the device")
+
+    session: Any = SimpleNamespace(
+        on_gpu=True, device_lock=SimpleNamespace(away=nullcontext), send=send, restart=lambda: asked.append("restart"),
+        limits=Limits(),
+    )  # fmt: skip
+    times = ReferenceTimes(session)
+    times.prepare_baselines()
+    assert asked == ["CompileAhead", "restart", "PrepareVariant", "PrepareVariant"]
+    assert times.variants == ["compile", "graph"] and not times.compile_note
+
+
+def test_what_is_shorter_than_asking_for_it_is_timed_in_bursts(
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a burst at most a quarter counts as the asking, so that short ones may claim what is left."""
+    monkeypatch.setattr(ReferenceTimes, "calls_for", lambda times, call_s: 2)
+    limits = replace(judge.limits, without=judge.limits.without | {"fresh content"})  # places share it on a CPU
+    monkeypatch.setattr(judge.sessions, "limits", limits)
+    for rows in (3, 8192):
+        problem = problem_from_source(f"rows_{rows}", SOFTMAX.replace("128, 256", f"{rows}, 256"))
+        found = verdict(judge, functionalize(problem, workers=judge.workers), altered())
+        assert isinstance(found, Passed) and "burst-timed" in found.labels
+        assert found.claims_speed, (found.labels, found.measurement)
+        assert found.measurement.candidate_us > 0.2 * found.measurement.eager_us
+
+
+def test_a_verdict_times_in_one_turn_and_draws_before_it(
+    judge: LocalJudge, softmax: FunctionalProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks for a turn lets all others wait until he has it: eager's estimate is one, all of a race another."""
+    turns: list[str] = []
+    take, draw = DeviceLock._take, ProblemSession._draw
+
+    def took(lock: DeviceLock, turn: Any) -> None:
+        turns.append(turn)
+        take(lock, turn)
+
+    def drew(session: ProblemSession, kind: str) -> list[bool]:
+        turns.append("draw")
+        return draw(session, kind)
+
+    judge.sessions.close()
+    monkeypatch.setattr(DeviceLock, "_take", took)
+    monkeypatch.setattr(ProblemSession, "_draw", drew)
+    assert isinstance(verdict(judge, softmax, altered()), Passed)
+    assert turns.count("alone") == 2 and "draw" in turns
+    assert ("alone", "draw") not in pairwise(turns)
+
+
+def test_a_right_kernel_is_not_accused_of_beating_a_ceiling_of_a_busy_machine(
+    judge: LocalJudge, softmax: FunctionalProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are measured again first, and the new ones are kept for the next judge."""
+    monkeypatch.setattr(ProblemSession, "exceeds_cache", True)
+    monkeypatch.setattr(judge.sessions, "device", replace(judge.device, bandwidth_gbs=0.001))
+    judge.sessions.close()
+    found = verdict(judge, softmax, altered())
+    assert isinstance(found, Passed) and found.claims_speed, found
+    assert found.measurement.floor_fraction < 1.25 and judge.device.bandwidth_gbs > 0.1
+    assert read_device(device_file(judge.device, judge.cache)).bandwidth_gbs >= judge.device.bandwidth_gbs
+    judge.sessions.close()
