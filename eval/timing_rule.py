@@ -83,7 +83,7 @@ class TimingRule:
     most_delay_s: float = 1e-2  # a launch queue holds some thousand kernels, which takes a host longer than this
     delay_per_host: float = 1.25  # times the host's time for a burst, beside the least
 
-    # What is seen of a race beside its ratio: `timing/looks.py` draws it, `trial/trial.py` and `trial/recurrence.py`
+    # What is seen of a race beside its ratio: `timing/looks.py` draws it, `trial/timed.py` and `trial/recurrence.py`
     # tell it.
     rechecked: int = 2  # timed calls whose whole output the oracle checks, chosen in secret
     repeats_rechecked: int = 4  # calls more whose output bytes came before: honest ones of few values repeat in all

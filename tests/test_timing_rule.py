@@ -43,11 +43,12 @@ TIMED_BY = {
     "trial/recurrence.py": (),
     "trial/physical_floor.py": (),
     "sessions/candidate_session.py": ("call_all", "_burst_s"),
-    "trial/trial.py": ("_time", "_outside", "_clocks", "_cold", "_is_quiet"),
+    "trial/timed.py": (),
 }
 PLAIN_NUMBERS = (0, 1, -1, 1e-6, 1e6, 1e3)  # nothing, one, and units
 OTHERS = {  # what is no number of the rule
     "AT_ONCE_BYTES = 1 << 30": "where outputs are kept",
+    "PAIRS_KEPT = 100": "what an archive keeps",
     "f'{1000000.0 * taken[i]:.4g}'": "words",
     "2 * timed.eager_estimate_s()": "a pair has two sides",
     "2 * self.calls * eager_s": "a pair has two sides",

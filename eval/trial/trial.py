@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from time import perf_counter
 from typing import TypeVar
 
@@ -30,15 +31,12 @@ from rag_kernels.eval.records import (
     ALIGNED,
     MORE_MEMORY,
     ONE_CALLER,
-    SLOWER,
     SPECIALISED,
-    UNRELATED,
     Candidate,
     Contract,
     FunctionalProblem,
     Measurement,
     Passed,
-    Ratio,
     Rejected,
     Verdict,
     unchecked,
@@ -47,14 +45,11 @@ from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCand
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.timing.baseline import Baseline
-from rag_kernels.eval.timing.looks import draw_ahead
-from rag_kernels.eval.timing.paired_ratio import median_us, product
-from rag_kernels.eval.timing.race import Kept, Race, Times, order_matters, self_check
 from rag_kernels.eval.trial.checks import Checks, Findings
 from rag_kernels.eval.trial.physical_floor import Finding, finding, settled_floor_us
-from rag_kernels.eval.trial.recurrence import depends_on_recurrence, needs_no_recurrence
 from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library
 from rag_kernels.eval.trial.surroundings import looks_around
+from rag_kernels.eval.trial.timed import Timed, Timing, measurement
 
 T = TypeVar("T")
 SANITIZED_BYTES = 32 << 20  # of arguments: sanitizers are ten times as slow, or more
@@ -77,7 +72,6 @@ STAGES = {  # in words, for whoever waits
     "time": "timing",
     "odd": "trying other sizes",
 }
-PAIRS_KEPT = 100  # of a measurement, so that an archive of many stays small
 
 
 class Trial:
@@ -140,7 +134,8 @@ class Trial:
             self._stage("repeat", lambda: checks.repeats(self.session.limits.repeats))
             self._stage("sanitize", self._sanitize)
         seen = self._stage("classify", lambda: self._classify(subject, place, checks))
-        times, warm, host = self._stage("time", lambda: self._time(subject, place, checks, baseline))
+        timed = self._stage("time", lambda: Timing(self.known, checks, thorough=self.thorough).run(baseline))
+        self.extra_bytes = max((b for b in (self.extra_bytes, timed.peak_bytes) if b is not None), default=None)
         if self.candidate.tier == "kernel":  # PyTorch's own products and gradients rest on the team they are told of
             self._stage("repeat", lambda: checks.teams(self._least_place(subject, place)))
         if self.thorough:
@@ -158,7 +153,7 @@ class Trial:
         if alive:
             checks.done_means_done()
             checks.nothing_came_later()
-        return self._passed(times, warm, host, baseline, seen)
+        return self._passed(timed, baseline, seen)
 
     def _open(self) -> LoadedCandidate:
         loaded, self.loaded = self.loaded, None
@@ -482,148 +477,25 @@ class Trial:
             self.found.notes.append(seen.note)
         return seen
 
-    # Timing
-
-    def _time(
-        self, subject: LoadedCandidate, place: BoundBuffers, checks: Checks, baseline: Baseline | None
-    ) -> tuple[Times, Times | None, Times | None]:
-        session = self.session
-
-        def check(kept: Kept) -> None:
-            if "rechecks" not in self.without:
-                checks.compare_kept(kept)
-
-        reference = self.known.times
-        variants = ["eager", *(reference.variants if baseline is None else [])]
-        best = self.known.leader.speedup
-        draw_ahead(session)
-        warm = host = None
-        with session.device_lock.alone():  # one turn for all: who waits for one lets the device stand idle
-            race = Race(subject, place, reference, variants, check, best_speedup=best, thorough=self.thorough)
-            subject.worker.forget_peak()
-            times = race.run(cold=self._cold)
-            self.extra_bytes = max((b for b in (self.extra_bytes, subject.peak_since()) if b is not None), default=None)
-            if self.thorough and not self._is_quiet():
-                times = race.run(cold=self._cold)
-                if not self._is_quiet():
-                    self.found.label("noisy machine")
-            self._clocks(times)
-            checks.done_means_done()
-            if race.calls > 1:
-                self.found.label("burst-timed")
-            short = race.asking(times) > session.limits.timing.most_asking
-            if short and times.speedup("candidate", "eager").high > 1 and not race.is_settled(times):
-                asking = f"asking for {len(race.burst)} calls takes {race.asking(times):.0%} as long as they do"
-                times = times.charged()
-                most = session.limits.timing.most_asking
-                self.found.notes.append(f"{asking}: what is more than {most:.0%} is told as theirs")
-            if self.thorough:
-                warm = race.run(cold=False, pairs=session.limits.timing.warm_pairs)
-                if session.on_gpu:
-                    host = race.run(cold=True, pairs=session.limits.timing.warm_pairs, with_host=True)
-                    self._outside(times, host)
-        for kept in times.kept:
-            check(kept)
-        checks.nothing_beside()
-        checks.rounding()
-        if "rechecks" not in self.without:
-            self.found.checks.append(f"{len(times.kept) + times.checked} timed calls")
-        if needs_no_recurrence(times):
-            self.found.checks.append(UNRELATED)
-        if depends_on_recurrence(times):
-            self.session.forget_fresh()  # those of the first race have come once
-            if recurrence := depends_on_recurrence(race.run(cold=self._cold)):
-                self.found.label(SLOWER)
-                self.found.notes.append(recurrence)
-        if order := order_matters(times):
-            self.found.notes.append(order)
-        return times, warm, host
-
-    def _outside(self, times: Times, host: Times) -> None:
-        """Label a kernel whose program waits much longer than the device worked.
-
-        It works where the clock does not look.
-        """
-        rule = self.session.limits.timing
-        device_us, seen_us = median_us(times.seconds["candidate"]), median_us(host.seconds["candidate"])
-        if self.candidate.tier == "kernel" and seen_us > rule.outside_factor * device_us + rule.outside_us:
-            self.found.label("suspicious: works outside its time")
-            note = f"a program waits {seen_us:.1f} us for a call of which the device takes {device_us:.1f}"
-            self.found.notes.append(note)
-
-    def _clocks(self, times: Times) -> None:
-        """Record what the device's clocks did meanwhile."""
-        if any(times.slowed):
-            left_out = "none could be left out" if times.is_throttled else "left out"
-            self.found.notes.append(f"throttled in {sum(times.slowed)} of {len(times.slowed)} pairs: {left_out}")
-        if times.is_throttled:
-            self.found.label("noisy machine")
-        if times.waiting > self.session.limits.timing.busy:
-            self.found.label("noisy machine")
-            self.found.notes.append(
-                f"other programs had the cores: a call waited {times.waiting:.0%} of its time for one"
-            )
-        if times.mhz:
-            self.found.notes.append(f"SM clock {times.mhz[0]} to {times.mhz[1]} MHz")
-
-    @property
-    def _cold(self) -> bool:
-        """Confirmed times are cold ones. On a CPU emptying the caches takes longer than most calls."""
-        return self.session.on_gpu or self.thorough
-
-    def _is_quiet(self) -> bool:
-        """Return whether eager against itself comes out at 1; if not, the times before are worth nothing."""
-        ratio = self_check(self.session, self.known.times, self.session.limits.timing.self_pairs)
-        self.found.checks.append("eager against itself")
-        quiet = self.session.limits.timing.quiet
-        if ratio.low <= 1 + quiet and ratio.high >= 1 - quiet:
-            return True
-        span = f"{ratio.low:.2f} to {ratio.high:.2f}"
-        self.found.notes.append(f"eager against itself came out at {span}: a noisy machine")
-        return False
-
-    def _passed(
-        self, times: Times, warm: Times | None, host: Times | None, baseline: Baseline | None, seen: ResultClass
-    ) -> Verdict:
-        session, found = self.session, self.found
-        candidate_us, eager_us = (median_us(times.seconds[name]) for name in ("candidate", "eager"))
-        against_eager = times.speedup("candidate", "eager")
-        against_compile, compile_us, note = _against_compile(times, baseline, against_eager)
-        best_us = min(eager_us, compile_us or eager_us)
-        strict = found.precision == "strict"
-        told_us = settled_floor_us(session, candidate_us, best_us, strict=strict)
-        measurement = Measurement(
-            candidate_us=candidate_us,
-            eager_us=eager_us,
-            compile_us=compile_us,
-            speedup_eager=against_eager,
-            speedup_compile=against_compile,
-            pairs=len(times.seconds["candidate"]),
-            floor_us=told_us,
-            confirmed=baseline is None,
-            compile_note=note or self.known.times.compile_note,
-            cold=self._cold,
-            speedup_warm=warm.speedup("candidate", "eager") if warm else None,
-            candidate_host_us=_host_us(host, "candidate"),
-            eager_host_us=_host_us(host, "eager"),
-            candidate_extra_bytes=self.extra_bytes,
-            eager_extra_bytes=self.known.times.peak_bytes(),
-            compile_host_us=_host_us(host, "compile"),
-            paired_us=times.kept_us(PAIRS_KEPT),
-        )
+    def _passed(self, timed: Timed, baseline: Baseline | None, seen: ResultClass) -> Verdict:
+        session, found, strict = self.session, self.found, self.found.precision == "strict"
+        measured = measurement(self.known, timed, baseline, floor_us=0.0, extra_bytes=self.extra_bytes)
+        best_us = min(measured.eager_us, measured.compile_us or measured.eager_us)
+        floor_us = settled_floor_us(session, measured.candidate_us, best_us, strict=strict)
+        measured = replace(measured, floor_us=floor_us)
         if "physical floor" not in self.without:
-            self._floor(finding(session, candidate_us, best_us, strict=strict))
-        self._memory(measurement)
-        if times.stopped_early:
+            self._floor(finding(session, measured.candidate_us, best_us, strict=strict))
+        self._memory(measured)
+        if timed.times.stopped_early:
             found.notes.append("timed with few pairs: slower than the best candidate so far")
-        found.notes += self.known.notes(measurement)
+        found.notes += self.known.notes(measured)
         for text in self.known.labels:
             found.label(text)
         passed = Passed(
             label=seen.label,
             precision=found.precision,
             error_ratio=found.worst_ratio,
-            measurement=measurement,
+            measurement=measured,
             checks=tuple(dict.fromkeys(found.checks)),
             notes=tuple(found.notes),
             labels=tuple(found.labels),
@@ -632,7 +504,7 @@ class Trial:
             baseline_precision=session.baseline_precision,
         )
         if passed.claims_speed:  # what is under suspicion is no bar for others
-            self.known.leader.note(against_eager.low)
+            self.known.leader.note(measured.speedup_eager.low)
         return passed
 
     def _memory(self, measured: Measurement) -> None:
@@ -655,26 +527,3 @@ class Trial:
             raise Stopped(Rejected("impossible_time", finding.impossible))
         if finding.suspicious:
             self.found.label("suspicious: faster than memory")
-
-
-def _host_us(host: Times | None, variant: str) -> float | None:
-    taken = host.seconds.get(variant) if host is not None else None
-    return median_us(taken) if taken else None
-
-
-def _against_compile(
-    times: Times, baseline: Baseline | None, against_eager: Ratio
-) -> tuple[Ratio | None, float | None, str]:
-    """Return the speed-up over the best baseline but eager, its time in microseconds, and a note.
-
-    In a confirmation it was timed in the same pairs; else the cached one counts, by way of eager.
-    """
-    if baseline is None:
-        others = {v: median_us(taken) for v, taken in times.seconds.items() if v not in {"candidate", "eager"}}
-        if not others:
-            return None, None, ""
-        best = min(others, key=others.__getitem__)
-        return times.speedup("candidate", best), others[best], ""
-    if baseline.compile_over_eager is None:
-        return None, None, baseline.note
-    return product(against_eager, baseline.compile_over_eager), baseline.compile_us, "compile baseline from the cache"
