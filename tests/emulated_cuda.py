@@ -16,7 +16,6 @@ from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
 TESTS = numbers.ROOT / "tests"
 RAG_KERNEL = numbers.ROOT / "eval" / "include" / "rag_kernel.h"
 HEADERS = [TESTS / "cuda_emulation.h", RAG_KERNEL, TESTS / "hopper_emulation.h"]
-ELEMENTS = {"bfloat16": "rk::bf16", "float16": "rk::f16", "tf32": "float"}
 FLAGS = f"-Og -fno-strict-aliasing -fPIC -std=c++20 -pthread -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
 
 
@@ -33,17 +32,6 @@ def build_emulated(source: str, folder: Path) -> Any:
     source = source.replace("extern __shared__ float4 held[];", held)
     shared = r"__shared__ (?:__align__\(\d+\) )?(\w+) (\w+)((?:\[[^\]]*\])*);"
     source = re.sub(shared, r"static \1 \2_of[8]\3; auto& \2 = \2_of[resident_block()];", source)
-    products = "".join(
-        f"template <int L, int R, class... A> void wgmma_64x{n}_{kind}(float (&sums)[{int(n) // 2}], A... arguments) {{"
-        f" wgmma<{ELEMENTS[kind]}, L, R>(sums, arguments...); }}\n"
-        for n, kind in sorted(set(re.findall(r"wgmma_64x(\d+)_([a-z0-9]+)<", source)))
-    )
-    products += "".join(
-        f"template <int R, class... A> void wgmma_64x{n}_{kind}_registers(float (&sums)[{int(n) // 2}], "
-        f"A&&... arguments) {{ wgmma_registers<{ELEMENTS[kind]}, R>(sums, arguments...); }}\n"
-        for n, kind in sorted(set(re.findall(r"wgmma_64x(\d+)_([a-z0-9]+)_registers<", source)))
-    )
-    source = f"{products}#line 1\n{source}"
     product = r"asm\(\"mma\.sync\.aligned\.m16n8k\d+\.row\.col\.f32\.(\w+)\..*?\);"
     text.write_text(re.sub(product, r"emulate_multiply_\1(sums, a, b);", source, flags=re.DOTALL))
     common = "".join(f'#include "{header}"\n' for header in HEADERS)

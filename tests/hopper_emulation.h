@@ -1,11 +1,27 @@
-// Hopper's copy engine, barriers and warpgroup products for g++, over `cuda_emulation.h`: as PTX documents them, with
-// shared memory swizzled by address bits. Copies arrive at once; who waits lets others run.
+// What `rag_tma.h` and `rag_mma.h` declare for Hopper, for g++ over `cuda_emulation.h`: its copy engine, barriers and
+// warpgroup products as PTX documents them, with shared memory swizzled by address bits. Copies arrive at once; who waits
+// lets others run. Launches and what asks the device are the headers' own.
 #pragma once
 #include "cuda_emulation.h"
 
-#define ON_HOPPER
+#define RK_EMULATED
+#define RK_ON_HOPPER
 #define __grid_constant__
-#define __forceinline__ inline
+
+struct CUtensorMap {
+  const char* from;
+  int bytes, rank;
+  int64_t sizes[5], strides[5];
+  int box[5];
+  bool rounds;
+  int lower[3], upper[3], every[3], pixels;  // of a window
+};
+enum CUtensorMapDataType {
+  CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+  CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+};
+
+namespace rk {
 
 // Addresses in shared memory: arrays of all blocks lie in one, those of a block have the same addresses in each.
 struct SharedArray { char* base; size_t bytes; };
@@ -50,32 +66,22 @@ inline void mbarrier_expect(uint32_t bar, int bytes) {
 inline void mbarrier_arrive(uint32_t bar) { barrier_at(bar, resident_block()).arrive(); }
 inline unsigned block_beside(unsigned rank) { return resident_block() / cluster_blocks * cluster_blocks + rank; }
 inline void mbarrier_arrive_at(uint32_t bar, uint32_t rank) { barrier_at(bar, block_beside(rank)).arrive(); }
-inline void tma_cluster_sync() { cluster_barrier(); }
-inline uint32_t tma_cluster_rank() { return blockIdx.x % cluster_blocks; }
+inline void cluster_sync() { cluster_barrier(); }
+inline uint32_t cluster_rank() { return blockIdx.x % cluster_blocks; }
 inline void tma_publish() {}
 
-struct CUtensorMap {
-  const char* from;
-  int bytes, rank;
-  int64_t sizes[5], strides[5];
-  int box[5];
-  bool rounds;
-  int lower[3], upper[3], every[3], pixels;  // of a window
-};
-enum CUtensorMapDataType {
-  CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-  CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
-};
-template <int RANK> CUtensorMap tma_map(CUtensorMapDataType type, int bytes, const void* p, const int64_t (&sizes)[RANK],
-                                        const int64_t (&strides)[RANK], const int (&box)[RANK]) {
+template <int RANK, class T>
+CUtensorMap tma_map(const T* p, const int64_t (&sizes)[RANK], const int64_t (&strides)[RANK], const int (&box)[RANK],
+                    int swizzle = 128, CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32) {
+  constexpr int bytes = sizeof(T);
   CUtensorMap map = {(const char*)p, bytes, RANK, {}, {}, {}, type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32};
   for (int d = 0; d < RANK; ++d) map.sizes[d] = sizes[d], map.strides[d] = strides[d], map.box[d] = box[d];
-  if (box[0] * bytes > 128 || strides[0] != 1) std::abort();  // what the driver would refuse
+  if (box[0] * bytes != swizzle || swizzle > 128 || strides[0] != 1) std::abort();  // what the driver would refuse, or more
   for (int d = 0; d < RANK; ++d)
     if (box[d] > 256 || (d && strides[d] * bytes % 16) || sizes[d] <= 0) std::abort();
   return map;
 }
-inline int64_t tma_padded(int64_t elements, int bytes);
+template <class T> int64_t tma_padded(int64_t elements);
 inline void tma_prefetch(const CUtensorMap*) {}
 inline void load_box(const CUtensorMap& map, uint32_t to, unsigned block, const int (&corner)[5]) {
   if (to % 1024 && map.box[1] >= 8) std::abort();
@@ -107,20 +113,22 @@ template <class... C> void tma_load_all(const CUtensorMap* map, uint32_t to, uin
     }
 }
 template <class... C> void tma_load(const CUtensorMap* map, uint32_t to, uint32_t bar, C... places) {
-  tma_load_all(map, to, bar, 1u << tma_cluster_rank(), places...);
+  tma_load_all(map, to, bar, 1u << cluster_rank(), places...);
 }
 
 // Pixels at which a window begins, one after the other: along a row, down the rows, through the images.
-template <int RANK> CUtensorMap tma_window_map(CUtensorMapDataType type, int bytes, const void* p,
-    const int64_t (&sizes)[RANK], const int (&lower)[RANK - 2], const int64_t (&upper)[RANK - 2],
-    const int (&every)[RANK - 2], int channels, int pixels) {
+template <int RANK, class T>
+CUtensorMap tma_window_map(const T* p, const int64_t (&sizes)[RANK], const int (&lower)[RANK - 2],
+                           const int64_t (&upper)[RANK - 2], const int (&every)[RANK - 2], int channels, int pixels,
+                           CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32) {
+  constexpr int bytes = sizeof(T);
   CUtensorMap map = {(const char*)p, bytes, RANK, {}, {}, {channels}, type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32};
   map.pixels = pixels;
   const int bits[] = {0, 15, 7, 4}, corner = 1 << bits[RANK - 2];
   if (channels * bytes > 128 || pixels > 1024) std::abort();  // what the driver would refuse
   for (int d = 0; d < RANK; ++d) {
     map.sizes[d] = sizes[d];
-    map.strides[d] = d == 0 ? 1 : d == 1 ? tma_padded(sizes[0], bytes) : map.strides[d - 1] * sizes[d - 1];
+    map.strides[d] = d == 0 ? 1 : d == 1 ? tma_padded<T>(sizes[0]) : map.strides[d - 1] * sizes[d - 1];
     if (d >= RANK - 2) continue;
     map.lower[d] = lower[d], map.upper[d] = int(upper[d]), map.every[d] = every[d];
     if (lower[d] < -corner || lower[d] >= corner || upper[d] < -corner || upper[d] >= corner) std::abort();
@@ -166,15 +174,18 @@ void tma_load_window_all(const CUtensorMap* from, uint32_t to, uint32_t bar, uin
     }
 }
 template <class... C> void tma_load_window(const CUtensorMap* map, uint32_t to, uint32_t bar, C... places) {
-  tma_load_window_all(map, to, bar, 1u << tma_cluster_rank(), places...);
+  tma_load_window_all(map, to, bar, 1u << cluster_rank(), places...);
 }
 
-template <int COUNT> void wgmma_more_registers() {}
-template <int COUNT> void wgmma_fewer_registers() {}
-inline void wgmma_group_sync(int) { barriers->groups[in_block() / 128].wait(); }
-inline void wgmma_fence() { wgmma_group_sync(0); }
+template <int COUNT> void more_registers() {}
+template <int COUNT> void fewer_registers() {}
+template <int THREADS> void group_sync(int) {
+  static_assert(THREADS == 128);
+  barriers->groups[in_block() / 128].wait();
+}
+inline void wgmma_fence() { group_sync<128>(0); }
 inline void wgmma_commit() {}
-template <int LATER> void wgmma_wait() { wgmma_group_sync(0); }
+template <int LATER> void wgmma_wait() { group_sync<128>(0); }
 template <int N> void wgmma_hold(float (&)[N]) {}
 inline uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint32_t stride, int line = 128) {
   const uint64_t swizzle = line == 128 ? 1 : line == 64 ? 2 : 3;
@@ -202,14 +213,14 @@ template <class T, int LANES_LEFT, int LANES_RIGHT, int N> void wgmma(float (&su
       sums[i] += left[i / 2 % 2][k] * factor_at<T, LANES_RIGHT>(b, i / 4 * 8 + lane % 4 * 2 + i % 2, k);
   }
 }
-inline uint32_t tma_word(uint32_t at) { return *(uint32_t*)in_shared_memory(at, resident_block()); }
+inline uint32_t shared_word(uint32_t at) { return *(uint32_t*)in_shared_memory(at, resident_block()); }
 // The left factor in registers, of TF32: a0 is in row g and term q, a1 eight rows and a2 four terms further on.
 template <class T, int LANES_RIGHT, int N> void wgmma_registers(float (&sums)[N], const uint32_t (&a)[4], uint64_t b, int more) {
   static uint32_t all_a[8][1024][4];
   auto& of_block = all_a[resident_block()];
   const unsigned me = threadIdx.x, warp = me / 32 * 32, g = me % 32 / 4;
   for (int i = 0; i < 4; ++i) of_block[me][i] = a[i];
-  wgmma_group_sync(0);
+  group_sync<128>(0);
   for (int i = 0; i < N; ++i) {
     if (!more) sums[i] = 0;
     for (unsigned k = 0; k < 8; ++k) {
@@ -217,8 +228,21 @@ template <class T, int LANES_RIGHT, int N> void wgmma_registers(float (&sums)[N]
       sums[i] += __uint_as_float(left) * factor_at<T, LANES_RIGHT>(b, i / 4 * 8 + me % 4 * 2 + i % 2, k);
     }
   }
-  wgmma_group_sync(0);
+  group_sync<128>(0);
 }
+
+#define RK_EMULATE(NAME, T)                                                                                          \
+  template <int L = 0, int R = 0, int N> void NAME(float (&d)[N], uint64_t left, uint64_t right, int more = 1) {       \
+    wgmma<T, L, R>(d, left, right, more);                                                                             \
+  }                                                                                                                   \
+  template <int R = 0, int N> void NAME(float (&d)[N], const uint32_t (&left)[4], uint64_t right, int more = 1) {      \
+    wgmma_registers<T, R>(d, left, right, more);                                                                      \
+  }
+RK_EMULATE(wgmma_bf16, bf16)
+RK_EMULATE(wgmma_f16, f16)
+RK_EMULATE(wgmma_tf32, float)
+
+}  // namespace rk
 
 // mma.sync m16n8k16 on numbers of sixteen bits, two in a register.
 template <class T> void emulate_multiply_16(float* sums, const unsigned (&a)[4], const unsigned (&b)[2]) {
@@ -227,7 +251,7 @@ template <class T> void emulate_multiply_16(float* sums, const unsigned (&a)[4],
   for (int i = 0; i < 4; ++i) all_a[me][i] = a[i];
   for (int i = 0; i < 2; ++i) all_b[me][i] = b[i];
   wait_for_warp();
-  const auto half = [](unsigned both, int which) { return number_at((const char*)&both + 2 * which, (const T*)nullptr); };
+  const auto half = [](unsigned both, int which) { return rk::number_at((const char*)&both + 2 * which, (const T*)nullptr); };
   for (int i = 0; i < 4; ++i)
     for (unsigned k = 0; k < 16; ++k) {  // a0: row g, a1: row g + 8; a2 and a3 eight terms further on
       const float left = half(all_a[warp + g * 4 + k % 8 / 2][i / 2 + k / 8 * 2], k % 2);

@@ -22,6 +22,7 @@ inline float unused(float x) { return twice(x) + 1; }
 struct Pair { float a, b; };
 inline float add(float x, float y) { return x + y; }
 inline Pair add(Pair x, Pair y) { return {x.a + y.a, x.b + y.b}; }
+RK_WGMMA_COLUMNS(96)
 constexpr int NEVER = 3;
 constexpr int WIDE[] = {1, 2}, ROWS = 8;
 #ifdef FAST
@@ -51,6 +52,7 @@ def test_what_nothing_calls_is_left_out_with_its_comment() -> None:
     gone = ("unused(float", "Pair", "NEVER = 3", "FAST", "CUBE")
     assert not [name for name in gone if name in text]
     stays = ("// Doubles.\ninline float twice", "SQUARE(x)", "namespace mine", "ROWS = 8", "T pass(T v)", "RK_EXPORT")
+    stays += ("RK_WGMMA_COLUMNS(96)\n",)
     assert all(name in text for name in stays)
     assert called_only(text) == text
 

@@ -21,18 +21,42 @@ from rag_kernels.eval.places import INCLUDE
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
 CALLS = "".join(
     f"{{ float d[{count}] = {{}}; uint32_t a[4] = {{}}; rk::wgmma_{kind}(d, 0, 0); {also}; x[0] = d[0]; }}\n"
-    for count in (8, 16, 32, 64, 96, 128)
+    for count in (8, 16, 24, 32, 64, 96, 128)
     for kind, also in (
         ("bf16", "rk::wgmma_bf16<1, 1>(d, 0, 0); rk::wgmma_bf16(d, a, 0)"),
         ("f16", "rk::wgmma_f16<0, 1>(d, 0, 0); rk::wgmma_f16<1>(d, a, 0)"),
-        ("tf32", ""),
+        ("tf32", "rk::wgmma_tf32(d, a, 0)"),
         ("e4m3", ""),
     )
 )
 EVERY_WGMMA = f"""#include "rag_kernel.h"
 #include "rag_mma.h"
+RK_WGMMA_COLUMNS(48)
 __global__ void all(float* x) {{ rk::wgmma_fence(); {CALLS} rk::wgmma_commit(); rk::wgmma_wait<0>(); }}
 void run(rk::Tensor<float> x) {{ all<<<1, 128>>>(x.data); }}
+RK_EXPORT(forward, run)
+"""
+# What no other test compiles: windows of every rank, groups' barriers, matrices to shared memory; the host's functions
+# are there on older machines too, and tell that Hopper's instructions are not.
+OTHERS = """#include "rag_kernel.h"
+#include "rag_tma.h"
+#include "rag_mma.h"
+__global__ void others(const __grid_constant__ CUtensorMap map, float* x) {
+#ifdef RK_ON_HOPPER
+  rk::tma_load_window(&map, 0, 0, 1, 2, 3, 4), rk::tma_load_window_all(&map, 0, 0, 3, 1, 2, 3, 4);
+  rk::tma_load_window(&map, 0, 0, 1, 2, 3, 4, 5, 6), rk::tma_load_window_all(&map, 0, 0, 3, 1, 2, 3, 4, 5, 6);
+  rk::tma_load_window(&map, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8);
+  rk::tma_load_window_all(&map, 0, 0, 3, 1, 2, 3, 4, 5, 6, 7, 8);
+  const uint32_t four[4] = {rk::shared_word(0)};
+  rk::group_sync<64>(1), rk::group_arrive<64>(2), rk::stmatrix_x4(16, four);
+#endif
+}
+void run(rk::Tensor<float> x) {
+  if (!rk::tma_reads(x.data, {x.size(0)}, {4}) || !rk::built_for_hopper((const void*)others)) return;
+  const auto map = rk::tma_window_map<3>(x.data, {rk::tma_padded<float>(5), 8, 1}, {0}, {0}, {1}, 8, 16);
+  const int places = rk::cluster_places(others, 32, 2, 0);
+  rk::launch_clusters(others, dim3(unsigned(2 * places)), 32, 2, 0, (cudaStream_t)rk::stream(x), map, x.data);
+}
 RK_EXPORT(forward, run)
 """
 
@@ -61,6 +85,13 @@ def test_what_a_target_lacks_is_not_declared_for_it(tmp_path: Path) -> None:
 @needs_nvcc
 def test_every_shape_of_wgmma_compiles(tmp_path: Path) -> None:
     [made] = building.build([(EVERY_WGMMA, "cuda")], tools=toolchain("sm_90"), cache=tmp_path)
+    assert not isinstance(made, BuildError), made.log
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", ["sm_90", "sm_80"])
+def test_windows_and_what_the_host_asks_compile(arch: str, tmp_path: Path) -> None:
+    [made] = building.build([(OTHERS, "cuda")], tools=toolchain(arch), cache=tmp_path)
     assert not isinstance(made, BuildError), made.log
 
 

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 import tvm_ffi
 from factories import attempt, candidate, passed, problem
+from support import contract_pieces as pieces
 from support.processes import alone
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
 from rag_kernels.export.packages import PACKAGES, packages_of, write_package
-from rag_kernels.export.plain.texts import kernel_text, on_default_queue
+from rag_kernels.export.plain.texts import LETTERS, kernel_text, on_default_queue
 
 CUDA = """
 #include "rag_kernel.h"
@@ -99,6 +100,17 @@ def test_gpu_modes_letters_are_nowhere_and_launches_go_to_the_default_queue(on_g
     assert "queue_tanh" in kernel and "config.numAttrs = 0" in kernel and "config.queue" not in kernel
     if shutil.which("nvcc"):
         compiled(kernel, tmp_path)
+
+
+def test_a_file_of_its_own_has_the_headers_that_its_kernel_includes(tmp_path: Path) -> None:
+    source = f'#include "rag_mma.h"\n{pieces.source("multicast")}'
+    for default_queue in (False, True):
+        text = kernel_text(Candidate(source, "kernel", "cuda"), default_queue=default_queue)
+        assert '"rag_' not in text and text.count("#define RK_WGMMA_COLUMNS(N) ") == 1
+        assert text.count("void launch_clusters(") == 2
+    assert LETTERS not in text.lower()
+    if shutil.which("nvcc"):
+        compiled(text, tmp_path)
 
 
 @pytest.mark.parametrize("line", ["#include <sstream>", "cudaStreamSynchronize(0);", 'const char* s = "upstream";'])

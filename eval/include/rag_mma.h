@@ -1,19 +1,29 @@
 // rag_mma.h: tensor cores and their loads, for kernels that include it after rag_kernel.h. Only device functions.
 //
 //   sm_80 and later   cp_async_16, ldmatrix, mma_bf16, mma_f16, mma_tf32, mma_s8, split_tf32
+//   sm_90 and later   stmatrix
 //   sm_90a alone      wgmma_bf16, wgmma_f16, wgmma_tf32, wgmma_e4m3, and what goes with them
 //
-// sm_100 has no wgmma (its tcgen05 is not here); mma and ldmatrix work there. What a target has not is not declared.
+// sm_100 has no wgmma (its tcgen05 is not here); mma and ldmatrix work there. What a target has not is not declared:
+// RK_ON_HOPPER is defined in device code that has wgmma.
 // Fragments of mma: lane = 4 g + t (g = lane / 4, t = lane % 4). Sums of 16 x 8: d[0], d[1] are row g, columns 2t and
 // 2t + 1; d[2], d[3] are row g + 8. Left of 16 x 16: a[0], a[2] are row g, a[1], a[3] row g + 8, terms 2t, 2t + 1 (and
 // + 8 in a[2], a[3]); right: b[0], b[1] are column g, terms 2t, 2t + 1 (and + 8).
 #pragma once
 #include "rag_kernel.h"
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define RK_ON_HOPPER
+#endif
 #if RK_DEVICE && defined(__CUDACC__)
 namespace rk {
 
 // The address of something in shared memory, as instructions take it.
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ uint32_t shared_word(uint32_t at) {
+  uint32_t word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(at) : "memory");
+  return word;
+}
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 // Sixteen bytes to shared memory behind the caller's back: `bytes` of them from `from`, zeros for the rest.
@@ -76,22 +86,37 @@ __device__ __forceinline__ void split_tf32(float x, uint32_t& high, uint32_t& lo
 }
 #endif
 
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+// Four matrices to shared memory, as ldmatrix_x4 takes them from there.
+__device__ __forceinline__ void stmatrix_x4(uint32_t to, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               :: "r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
+#endif
+
+#if !defined(__CUDA_ARCH__) || defined(RK_ON_HOPPER)
 // Products of a warpgroup (four warps, all of them): 64 rows; sums d[COUNT] are N = 2 COUNT columns. Thread
 // 32 w + 4 g + t has of columns 8 j + 2t, + 1 the rows 16 w + g in d[4 j], d[4 j + 1] and 16 w + g + 8 in d[4 j + 2],
 // d[4 j + 3]. Without `more` the sums are overwritten. Order: wgmma_fence, products, wgmma_commit, wgmma_wait<0>.
+// N is 16, 32, 64, 128, 192 or 256; another multiple of 16 takes a line RK_WGMMA_COLUMNS(N) at file level.
 //
 // Factors lie in shared memory, swizzled by 128 bytes as TMA writes them, at multiples of 1024 bytes. A tile of 128
 // bytes of terms a row: wgmma_descriptor(address, 1, 1024), the next 16 (TF32 8, fp8 32) terms 32 bytes on. Lanes side
 // by side (sixteen bits only, LANES_LEFT or LANES_RIGHT 1): slabs of 64 lanes are `leading` bytes apart, groups of
-// eight terms `stride` bytes.
-__device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint32_t stride) {
-  return uint64_t((at & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 | uint64_t(1) << 62;
+// eight terms `stride` bytes. `line`: the swizzle, where it is of 64 or 32 bytes.
+__device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint32_t stride, int line = 128) {
+  const uint64_t swizzle = line == 128 ? 1 : line == 64 ? 2 : 3;
+  return uint64_t((at & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 | swizzle << 62;
 }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int LATER> __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LATER) : "memory");
+}
+// Sums are not read or moved across this: before wgmma_fence and after wgmma_wait, where products are still under way.
+template <int N> __device__ __forceinline__ void wgmma_hold(float (&d)[N]) {
+#pragma unroll
+  for (int u = 0; u < N; ++u) asm volatile("" : "+f"(d[u]) :: "memory");
 }
 // Registers change hands between warpgroups of a block; multiples of 8, from 24 to 240.
 template <int COUNT> __device__ __forceinline__ void more_registers() {
@@ -101,63 +126,108 @@ template <int COUNT> __device__ __forceinline__ void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT));
 }
 
+#ifdef __CUDA_ARCH__
 #define RK_REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define RK_REGISTERS_16 RK_REGISTERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define RK_REGISTERS_32 RK_REGISTERS_16 \
-  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define RK_REGISTERS_64 RK_REGISTERS_32 \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
-  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define RK_REGISTERS_96 RK_REGISTERS_64 \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
-  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define RK_REGISTERS_128 RK_REGISTERS_96 \
-  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
-  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define RK_SUMS_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define RK_SUMS_8(d, i) RK_SUMS_4(d, i), RK_SUMS_4(d, i + 4)
-#define RK_SUMS_16(d, i) RK_SUMS_8(d, i), RK_SUMS_8(d, i + 8)
-#define RK_SUMS_32(d, i) RK_SUMS_16(d, i), RK_SUMS_16(d, i + 16)
-#define RK_SUMS_64(d, i) RK_SUMS_32(d, i), RK_SUMS_32(d, i + 32)
-#define RK_SUMS_96(d, i) RK_SUMS_64(d, i), RK_SUMS_32(d, i + 64)
-#define RK_SUMS_128(d, i) RK_SUMS_64(d, i), RK_SUMS_64(d, i + 64)
+#define RK_REGISTERS_24 RK_REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define RK_REGISTERS_32 RK_REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define RK_REGISTERS_40 RK_REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define RK_REGISTERS_48 RK_REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define RK_REGISTERS_56 RK_REGISTERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define RK_REGISTERS_64 RK_REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define RK_REGISTERS_72 RK_REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define RK_REGISTERS_80 RK_REGISTERS_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define RK_REGISTERS_88 RK_REGISTERS_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define RK_REGISTERS_96 RK_REGISTERS_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define RK_REGISTERS_104 RK_REGISTERS_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define RK_REGISTERS_112 RK_REGISTERS_104 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define RK_REGISTERS_120 RK_REGISTERS_112 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define RK_REGISTERS_128 RK_REGISTERS_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define RK_FOUR(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define RK_EIGHT(d, i) RK_FOUR(d, i), RK_FOUR(d, i + 4)
+#define RK_SUMS_8(d) RK_EIGHT(d, 0)
+#define RK_SUMS_16(d) RK_SUMS_8(d), RK_EIGHT(d, 8)
+#define RK_SUMS_24(d) RK_SUMS_16(d), RK_EIGHT(d, 16)
+#define RK_SUMS_32(d) RK_SUMS_24(d), RK_EIGHT(d, 24)
+#define RK_SUMS_40(d) RK_SUMS_32(d), RK_EIGHT(d, 32)
+#define RK_SUMS_48(d) RK_SUMS_40(d), RK_EIGHT(d, 40)
+#define RK_SUMS_56(d) RK_SUMS_48(d), RK_EIGHT(d, 48)
+#define RK_SUMS_64(d) RK_SUMS_56(d), RK_EIGHT(d, 56)
+#define RK_SUMS_72(d) RK_SUMS_64(d), RK_EIGHT(d, 64)
+#define RK_SUMS_80(d) RK_SUMS_72(d), RK_EIGHT(d, 72)
+#define RK_SUMS_88(d) RK_SUMS_80(d), RK_EIGHT(d, 80)
+#define RK_SUMS_96(d) RK_SUMS_88(d), RK_EIGHT(d, 88)
+#define RK_SUMS_104(d) RK_SUMS_96(d), RK_EIGHT(d, 96)
+#define RK_SUMS_112(d) RK_SUMS_104(d), RK_EIGHT(d, 104)
+#define RK_SUMS_120(d) RK_SUMS_112(d), RK_EIGHT(d, 112)
+#define RK_SUMS_128(d) RK_SUMS_120(d), RK_EIGHT(d, 120)
 // COUNT floats a thread are N = 2 COUNT columns; L, R, P, X, Y: the places of the factors, the predicate, the layouts.
-#define RK_WGMMA_16(NAME, KIND, COUNT, N, L, R, P, X, Y)                                                           \
-  template <int LANES_LEFT = 0, int LANES_RIGHT = 0>                                                               \
-  __device__ __forceinline__ void NAME(float (&d)[COUNT], uint64_t left, uint64_t right, int more = 1) {           \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, " P ", 0;\n"                                                      \
-      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." KIND "." KIND " {" RK_REGISTERS_##COUNT "}, " L ", " R        \
-      ", p, 1, 1, " X ", " Y "; }" : RK_SUMS_##COUNT(d, 0)                                                          \
-      : "l"(left), "l"(right), "r"(more), "n"(LANES_LEFT), "n"(LANES_RIGHT));                                       \
+#define RK_WGMMA_HALF(NAME, KIND, COUNT, N, L, R, P, X, Y)                                                           \
+  template <int LANES_LEFT = 0, int LANES_RIGHT = 0>                                                                 \
+  __device__ __forceinline__ void NAME(float (&d)[COUNT], uint64_t left, uint64_t right, int more = 1) {             \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, " P ", 0;\n"                                                        \
+      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." KIND "." KIND " {" RK_REGISTERS_##COUNT "}, " L ", " R       \
+      ", p, 1, 1, " X ", " Y "; }" : RK_SUMS_##COUNT(d)                                                              \
+      : "l"(left), "l"(right), "r"(more), "n"(LANES_LEFT), "n"(LANES_RIGHT));                                        \
   }
-#define RK_WGMMA_16_REGISTERS(NAME, KIND, COUNT, N, A, R, P, Y)                                                    \
-  template <int LANES_RIGHT = 0>                                                                                   \
+#define RK_WGMMA_HALF_REGISTERS(NAME, KIND, COUNT, N, A, R, P, Y)                                                    \
+  template <int LANES_RIGHT = 0>                                                                                     \
   __device__ __forceinline__ void NAME(float (&d)[COUNT], const uint32_t (&left)[4], uint64_t right, int more = 1) { \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, " P ", 0;\n"                                                      \
-      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." KIND "." KIND " {" RK_REGISTERS_##COUNT "}, {" A "}, " R      \
-      ", p, 1, 1, " Y "; }" : RK_SUMS_##COUNT(d, 0)                                                                 \
-      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(more), "n"(LANES_RIGHT));           \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, " P ", 0;\n"                                                        \
+      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." KIND "." KIND " {" RK_REGISTERS_##COUNT "}, {" A "}, " R     \
+      ", p, 1, 1, " Y "; }" : RK_SUMS_##COUNT(d)                                                                     \
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(more), "n"(LANES_RIGHT));            \
   }
-#define RK_WGMMA_PLAIN(NAME, KIND, TERMS, COUNT, N, L, R, P)                                                       \
-  __device__ __forceinline__ void NAME(float (&d)[COUNT], uint64_t left, uint64_t right, int more = 1) {           \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, " P ", 0;\n"                                                      \
+#define RK_WGMMA_PLAIN(NAME, KIND, TERMS, COUNT, N, L, R, P)                                                         \
+  __device__ __forceinline__ void NAME(float (&d)[COUNT], uint64_t left, uint64_t right, int more = 1) {             \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, " P ", 0;\n"                                                        \
       "wgmma.mma_async.sync.aligned.m64n" #N "k" #TERMS ".f32." KIND "." KIND " {" RK_REGISTERS_##COUNT "}, " L ", " \
-      R ", p, 1, 1; }" : RK_SUMS_##COUNT(d, 0) : "l"(left), "l"(right), "r"(more));                                 \
+      R ", p, 1, 1; }" : RK_SUMS_##COUNT(d) : "l"(left), "l"(right), "r"(more));                                     \
   }
-#define RK_WGMMA(COUNT, N, A, B, C, D, E, F, G)                                                                    \
-  RK_WGMMA_16(wgmma_bf16, "bf16", COUNT, N, A, B, C, D, E)                                                         \
-  RK_WGMMA_16(wgmma_f16, "f16", COUNT, N, A, B, C, D, E)                                                           \
-  RK_WGMMA_16_REGISTERS(wgmma_bf16, "bf16", COUNT, N, A ", " B ", " C ", " D, E, F, G)                           \
-  RK_WGMMA_16_REGISTERS(wgmma_f16, "f16", COUNT, N, A ", " B ", " C ", " D, E, F, G)                             \
-  RK_WGMMA_PLAIN(wgmma_tf32, "tf32", 8, COUNT, N, A, B, C)                                                         \
+#define RK_WGMMA_PLAIN_REGISTERS(NAME, KIND, TERMS, COUNT, N, A, R, P)                                               \
+  __device__ __forceinline__ void NAME(float (&d)[COUNT], const uint32_t (&left)[4], uint64_t right, int more = 1) { \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, " P ", 0;\n"                                                        \
+      "wgmma.mma_async.sync.aligned.m64n" #N "k" #TERMS ".f32." KIND "." KIND " {" RK_REGISTERS_##COUNT "}, {" A "}, " \
+      R ", p, 1, 1; }" : RK_SUMS_##COUNT(d)                                                                          \
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(more));                              \
+  }
+#define RK_WGMMA(COUNT, N, A, B, C, D, E, F, G)                                                                      \
+  RK_WGMMA_HALF(wgmma_bf16, "bf16", COUNT, N, A, B, C, D, E)                                                         \
+  RK_WGMMA_HALF(wgmma_f16, "f16", COUNT, N, A, B, C, D, E)                                                           \
+  RK_WGMMA_HALF_REGISTERS(wgmma_bf16, "bf16", COUNT, N, A ", " B ", " C ", " D, E, F, G)                             \
+  RK_WGMMA_HALF_REGISTERS(wgmma_f16, "f16", COUNT, N, A ", " B ", " C ", " D, E, F, G)                               \
+  RK_WGMMA_PLAIN(wgmma_tf32, "tf32", 8, COUNT, N, A, B, C)                                                           \
+  RK_WGMMA_PLAIN_REGISTERS(wgmma_tf32, "tf32", 8, COUNT, N, A ", " B ", " C ", " D, E, F)                            \
   RK_WGMMA_PLAIN(wgmma_e4m3, "e4m3", 32, COUNT, N, A, B, C)
-RK_WGMMA(8, 16, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
-RK_WGMMA(16, 32, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
-RK_WGMMA(32, 64, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
-RK_WGMMA(64, 128, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
-RK_WGMMA(96, 192, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
-RK_WGMMA(128, 256, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
+#define RK_WGMMA_16 RK_WGMMA(8, 16, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
+#define RK_WGMMA_32 RK_WGMMA(16, 32, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+#define RK_WGMMA_48 RK_WGMMA(24, 48, "%24", "%25", "%26", "%27", "%28", "%29", "%30")
+#define RK_WGMMA_64 RK_WGMMA(32, 64, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+#define RK_WGMMA_80 RK_WGMMA(40, 80, "%40", "%41", "%42", "%43", "%44", "%45", "%46")
+#define RK_WGMMA_96 RK_WGMMA(48, 96, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
+#define RK_WGMMA_112 RK_WGMMA(56, 112, "%56", "%57", "%58", "%59", "%60", "%61", "%62")
+#define RK_WGMMA_128 RK_WGMMA(64, 128, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+#define RK_WGMMA_144 RK_WGMMA(72, 144, "%72", "%73", "%74", "%75", "%76", "%77", "%78")
+#define RK_WGMMA_160 RK_WGMMA(80, 160, "%80", "%81", "%82", "%83", "%84", "%85", "%86")
+#define RK_WGMMA_176 RK_WGMMA(88, 176, "%88", "%89", "%90", "%91", "%92", "%93", "%94")
+#define RK_WGMMA_192 RK_WGMMA(96, 192, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
+#define RK_WGMMA_208 RK_WGMMA(104, 208, "%104", "%105", "%106", "%107", "%108", "%109", "%110")
+#define RK_WGMMA_224 RK_WGMMA(112, 224, "%112", "%113", "%114", "%115", "%116", "%117", "%118")
+#define RK_WGMMA_240 RK_WGMMA(120, 240, "%120", "%121", "%122", "%123", "%124", "%125", "%126")
+#define RK_WGMMA_256 RK_WGMMA(128, 256, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
+RK_WGMMA_16 RK_WGMMA_32 RK_WGMMA_64 RK_WGMMA_128 RK_WGMMA_192 RK_WGMMA_256
+#define RK_WGMMA_COLUMNS(N) namespace rk { RK_WGMMA_##N }
+#else  // the compiler's pass for the host, which needs no more than names
+#define RK_WGMMA(NAME)                                                                                               \
+  template <int LANES_LEFT = 0, int LANES_RIGHT = 0, int N>                                                          \
+  __device__ void NAME(float (&)[N], uint64_t, uint64_t, int = 1) {}                                                 \
+  template <int LANES_RIGHT = 0, int N> __device__ void NAME(float (&)[N], const uint32_t (&)[4], uint64_t, int = 1) {}
+RK_WGMMA(wgmma_bf16) RK_WGMMA(wgmma_f16) RK_WGMMA(wgmma_tf32) RK_WGMMA(wgmma_e4m3)
+#endif
 #endif
 
 }  // namespace rk
+#endif
+#ifndef RK_WGMMA_COLUMNS
+#define RK_WGMMA_COLUMNS(N)
 #endif

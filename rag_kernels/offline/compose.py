@@ -264,7 +264,7 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
     known: dict[str, str] = {}
     needs = cuda.Needs()
     bodies = "\n".join(cuda.function_text(f, parameters, known, needs) for f in functions)
-    head = headers(dtype for f in functions for dtype in f.dtypes()) + cuda.HEAD
+    head = headers(dtype for f in functions for dtype in f.dtypes()) + cuda.HEAD + needs.headers()
     return (
         f"// {idea}\n{head}\n{math_prelude.used(math_prelude.CUDA, bodies + cuda.called(bodies))}"
         f"{cuda.constants(parameters)}"

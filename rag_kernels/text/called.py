@@ -27,6 +27,7 @@ _ATTRIBUTE = re.compile(
     r"__(?:launch_bounds|align|attribute|cluster_dims)__\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 )
 _KERNELS = re.compile(r"^(KERNELS\s*=\s*r?)('''|\"\"\")(.*?)\2", re.DOTALL | re.MULTILINE)
+_OURS = ("RK_EXPORT", "RK_WGMMA_COLUMNS")  # macros of our headers that stand at file level
 _CONDITIONS = frozenset({"if", "ifdef", "ifndef"})
 
 
@@ -100,7 +101,7 @@ def _declaration_end(code: str, start: int) -> int:
             if code[at - 1] == "}" and code[following : following + 1] == ";":
                 at = following + 1
             break
-        if depth == 0 and code[at - 1] == ")" and code.startswith("RK_EXPORT", start):
+        if depth == 0 and code[at - 1] == ")" and code.startswith(_OURS, start):
             break
     return at + 1 if code[at : at + 1] == "\n" else at
 
@@ -122,7 +123,7 @@ def _part(text: str, code: str) -> _Part:
 
 def _declared(rest: str) -> frozenset[str]:
     """Return the names that a declaration brings; none where it is not one that can be left out."""
-    if rest.startswith(("RK_EXPORT", "namespace", "extern", "static_assert")):
+    if rest.startswith((*_OURS, "namespace", "extern", "static_assert")):
         return frozenset()
     if alias := _ALIAS.match(rest):
         return frozenset({alias[1]})

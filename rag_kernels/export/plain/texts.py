@@ -12,11 +12,13 @@ from pathlib import Path
 
 from rag_kernels.eval import places
 from rag_kernels.eval.build.candidate_form import kernels_text
+from rag_kernels.eval.build.headers import CONTRACT, headers_of
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
 
 HERE = Path(__file__).parent
 LETTERS = "stream"
+INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*\n', re.MULTILINE)
 CURRENT = """\
 static int64_t asked(const char* function, int device) {
   PyObject* torch = PyImport_ImportModule("torch._C");
@@ -59,9 +61,9 @@ TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
 
 def kernel_text(candidate: Candidate, *, default_queue: bool = False) -> str:
-    """Return the header and the kernel as one text."""
+    """Return the kernel as one text with the headers that it includes."""
     source = kernels_text(candidate.source) if candidate.tier == "composed" else candidate.source
-    text = f"{_value()}\n{_contract()}\n{without_our_header(source)}"
+    text = f"{_value()}\n{_contract()}\n{with_headers(source)}"
     text = text.replace("#pragma once\n", "")
     return on_default_queue(text) if default_queue else text
 
@@ -90,9 +92,20 @@ def exported(candidate: Candidate) -> list[str]:
     return list(dict.fromkeys(re.findall(r"^[^\n/]*\bRK_EXPORT\(\s*(\w+)\s*,", source, re.MULTILINE)))
 
 
-def without_our_header(source: str) -> str:
-    """Return a source whose header stands before it."""
-    return re.sub(r'^[ \t]*#[ \t]*include[ \t]*"rag_kernel\.h"[^\n]*\n', "", source, flags=re.MULTILINE)
+def with_headers(source: str) -> str:
+    """Return a source with our headers where it includes them, each once; the contract's stands before it."""
+    found, given = headers_of(source), {CONTRACT}
+
+    def text(line: re.Match[str]) -> str:
+        name = line[1]
+        if name not in found:
+            return line[0]
+        if name in given:
+            return ""
+        given.add(name)
+        return INCLUDED.sub(text, found[name])
+
+    return INCLUDED.sub(text, source)
 
 
 def on_default_queue(text: str) -> str:

@@ -11,54 +11,33 @@ from typing import TYPE_CHECKING
 
 from rag_kernels.offline.codegen.loop_nest import Access, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda.hopper import TENSOR_MAP_TYPES
+from rag_kernels.offline.cuda.needs import SHORT_NAMES, Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import c_name
 
 if TYPE_CHECKING:
     from rag_kernels.offline.cuda.attention import CudaAttention
-    from rag_kernels.offline.cuda.needs import Needs
 
 ROOM = 227 << 10  # bytes of shared memory of a block
 SPARE = 1024 + 512  # for alignment, and for barriers
-
-FIXED = """
-namespace attend {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ __forceinline__ void write_box(const CUtensorMap* map, uint32_t from, int c0, int c1, int c2, int c3,
-                                          int c4) {
-  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];"
-               :: "l"(map), "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
-}
-__device__ __forceinline__ void written() {
-  asm volatile("cp.async.bulk.commit_group;\\ncp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-__device__ __forceinline__ void keep_four(uint32_t to, const uint32_t (&v)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-               :: "r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
-}
-__device__ __forceinline__ void turn_wait(int bar) { asm volatile("bar.sync %0, 256;" :: "r"(bar) : "memory"); }
-__device__ __forceinline__ void turn_pass(int bar) { asm volatile("bar.arrive %0, 256;" :: "r"(bar) : "memory"); }
-#endif
-}  // namespace attend
-"""
 
 BODY = """\
   constexpr int ROWS = 64 * GROUPS, CHUNKS = (D + 63) / 64;
   constexpr int Q_BYTES = ROWS * CHUNKS * 128, KV_BYTES = KEYS * CHUNKS * 128;
   extern __shared__ float shared[];
-  const uint32_t q0 = (tma_address(shared) + 1023) & ~1023u, k0 = q0 + QUERIES * Q_BYTES, v0 = k0 + STAGES * KV_BYTES;
+  const uint32_t q0 = (rk::tma_address(shared) + 1023) & ~1023u, k0 = q0 + QUERIES * Q_BYTES;
+  const uint32_t v0 = k0 + STAGES * KV_BYTES;
   __shared__ __align__(8) uint64_t bars[4 * STAGES + 2 * QUERIES];
-  const uint32_t k_full = tma_address(bars), k_empty = k_full + 8 * STAGES, v_full = k_empty + 8 * STAGES;
+  const uint32_t k_full = rk::tma_address(bars), k_empty = k_full + 8 * STAGES, v_full = k_empty + 8 * STAGES;
   const uint32_t v_empty = v_full + 8 * STAGES, q_full = v_empty + 8 * STAGES, q_empty = q_full + 8 * QUERIES;
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
-      mbarrier_init(k_full + 8 * s, 1), mbarrier_init(v_full + 8 * s, 1);
-      mbarrier_init(k_empty + 8 * s, GROUPS), mbarrier_init(v_empty + 8 * s, GROUPS);
+      rk::mbarrier_init(k_full + 8 * s, 1), rk::mbarrier_init(v_full + 8 * s, 1);
+      rk::mbarrier_init(k_empty + 8 * s, GROUPS), rk::mbarrier_init(v_empty + 8 * s, GROUPS);
     }
-    for (int s = 0; s < QUERIES; ++s) mbarrier_init(q_full + 8 * s, 1), mbarrier_init(q_empty + 8 * s, GROUPS);
-    mbarrier_publish();
+    for (int s = 0; s < QUERIES; ++s) rk::mbarrier_init(q_full + 8 * s, 1), rk::mbarrier_init(q_empty + 8 * s, GROUPS);
+    rk::mbarrier_publish();
   }
   __syncthreads();
   const int across = (rows + ROWS - 1) / ROWS, tiles = across * heads;
@@ -74,7 +53,7 @@ BODY = """\
   };
   int it = 0, tile = 0;
   if (group == 0) {
-    wgmma_fewer_registers<GROUPS == 2 ? 24 : 32>();
+    rk::fewer_registers<GROUPS == 2 ? 24 : 32>();
     if (threadIdx.x == 0)
       for (int t = blockIdx.x; t < tiles; t += gridDim.x, ++tile) {
         int row0, head, low, high;
@@ -82,28 +61,28 @@ BODY = """\
         tiles_of_keys(row0, low, high);
 HEAD_INDICES
         const int qs = tile % QUERIES;
-        if (tile >= QUERIES) mbarrier_wait(q_empty + 8 * qs, (tile / QUERIES - 1) & 1);
-        mbarrier_expect(q_full + 8 * qs, Q_BYTES);
+        if (tile >= QUERIES) rk::mbarrier_wait(q_empty + 8 * qs, (tile / QUERIES - 1) & 1);
+        rk::mbarrier_expect(q_full + 8 * qs, Q_BYTES);
         for (int c = 0; c < CHUNKS; ++c)
-          tma_load(&map_q, q0 + qs * Q_BYTES + c * ROWS * 128, q_full + 8 * qs, c * 64, row0, PLACE_Q);
+          rk::tma_load(&map_q, q0 + qs * Q_BYTES + c * ROWS * 128, q_full + 8 * qs, c * 64, row0, PLACE_Q);
         for (int j = low; j < high; ++j, ++it) {
           const int s = it % STAGES, parity = (it / STAGES - 1) & 1;
-          if (it >= STAGES) mbarrier_wait(k_empty + 8 * s, parity);
-          mbarrier_expect(k_full + 8 * s, KV_BYTES);
+          if (it >= STAGES) rk::mbarrier_wait(k_empty + 8 * s, parity);
+          rk::mbarrier_expect(k_full + 8 * s, KV_BYTES);
           for (int c = 0; c < CHUNKS; ++c)
-            tma_load(&map_k, k0 + s * KV_BYTES + c * KEYS * 128, k_full + 8 * s, c * 64, j * KEYS, PLACE_K);
-          if (it >= STAGES) mbarrier_wait(v_empty + 8 * s, parity);
-          mbarrier_expect(v_full + 8 * s, KV_BYTES);
+            rk::tma_load(&map_k, k0 + s * KV_BYTES + c * KEYS * 128, k_full + 8 * s, c * 64, j * KEYS, PLACE_K);
+          if (it >= STAGES) rk::mbarrier_wait(v_empty + 8 * s, parity);
+          rk::mbarrier_expect(v_full + 8 * s, KV_BYTES);
           for (int c = 0; c < CHUNKS; ++c)
-            tma_load(&map_v, v0 + s * KV_BYTES + c * KEYS * 128, v_full + 8 * s, c * 64, j * KEYS, PLACE_V);
+            rk::tma_load(&map_v, v0 + s * KV_BYTES + c * KEYS * 128, v_full + 8 * s, c * 64, j * KEYS, PLACE_V);
         }
       }
     return;
   }
-  wgmma_more_registers<GROUPS == 2 ? 240 : 160>();
+  rk::more_registers<GROUPS == 2 ? 240 : 160>();
   const int mine = group - 1;
   const bool leader = threadIdx.x % 128 == 0;
-  if (IN_TURN && mine == 1) attend::turn_pass(4);
+  if (IN_TURN && mine == 1) rk::group_arrive<256>(4);
   float s[KEYS / 2], o[D / 2];
   uint32_t p[KEYS / 16][4];
   for (int t = blockIdx.x; t < tiles; t += gridDim.x, ++tile) {
@@ -118,7 +97,7 @@ SCORE
     const int mine_of[2] = {r < rows ? r : rows - 1, r + 8 < rows ? r + 8 : rows - 1};
     const int inside = int(of_first(i1)), outside = int(of_end(i0 < rows ? i0 : rows - 1));
     float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f}, shrink[2];
-    mbarrier_wait(q_full + 8 * qs, (tile / QUERIES) & 1);
+    rk::mbarrier_wait(q_full + 8 * qs, (tile / QUERIES) & 1);
     const auto softmax = [&](int j) {
       const int n0 = (low + j) * KEYS, c0 = n0 + lane % 4 * 2;
       const bool free = n0 >= inside && n0 + KEYS <= outside && n0 + KEYS <= keys;
@@ -170,52 +149,52 @@ SCORE
     };
     const auto begin_scores = [&](int i) {
       const int st = i % STAGES;
-      mbarrier_wait(k_full + 8 * st, (i / STAGES) & 1);
-      wgmma_fence();
+      rk::mbarrier_wait(k_full + 8 * st, (i / STAGES) & 1);
+      rk::wgmma_fence();
 #pragma unroll
       for (int kk = 0; kk < D / 16; ++kk)
-        MULTIPLY_SCORES(s, wgmma_descriptor(qw + kk / 4 * ROWS * 128 + kk % 4 * 32, 16, 1024),
-                        wgmma_descriptor(k0 + st * KV_BYTES + kk / 4 * KEYS * 128 + kk % 4 * 32, 16, 1024), kk);
-      wgmma_commit();
+        MULTIPLY_SCORES(s, rk::wgmma_descriptor(qw + kk / 4 * ROWS * 128 + kk % 4 * 32, 16, 1024),
+                        rk::wgmma_descriptor(k0 + st * KV_BYTES + kk / 4 * KEYS * 128 + kk % 4 * 32, 16, 1024), kk);
+      rk::wgmma_commit();
     };
     const auto begin_weigh = [&](int i) {
       const int st = i % STAGES;
-      mbarrier_wait(v_full + 8 * st, (i / STAGES) & 1);
-      wgmma_fence();
+      rk::mbarrier_wait(v_full + 8 * st, (i / STAGES) & 1);
+      rk::wgmma_fence();
 #pragma unroll
       for (int kk = 0; kk < KEYS / 16; ++kk)
-        MULTIPLY_VALUES(o, p[kk], wgmma_descriptor(v0 + st * KV_BYTES + kk * 2048, KEYS * 128, 1024), 1);
-      wgmma_commit();
+        MULTIPLY_VALUES(o, p[kk], rk::wgmma_descriptor(v0 + st * KV_BYTES + kk * 2048, KEYS * 128, 1024), 1);
+      rk::wgmma_commit();
     };
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) o[i] = 0.0f;
     if (count > 0) {
       begin_scores(it);
-      wgmma_wait<0>();
-      wgmma_hold(s);
-      if (leader) mbarrier_arrive(k_empty + 8 * (it % STAGES));
+      rk::wgmma_wait<0>();
+      rk::wgmma_hold(s);
+      if (leader) rk::mbarrier_arrive(k_empty + 8 * (it % STAGES));
       softmax(0);
       keep();
       for (int j = 1; j < count; ++j) {
-        if (IN_TURN) attend::turn_wait(4 + mine);
+        if (IN_TURN) rk::group_sync<256>(4 + mine);
         begin_scores(it + j);
         begin_weigh(it + j - 1);
-        if (IN_TURN) attend::turn_pass(5 - mine);
-        wgmma_wait<1>();
-        wgmma_hold(s);
-        if (leader) mbarrier_arrive(k_empty + 8 * ((it + j) % STAGES));
+        if (IN_TURN) rk::group_arrive<256>(5 - mine);
+        rk::wgmma_wait<1>();
+        rk::wgmma_hold(s);
+        if (leader) rk::mbarrier_arrive(k_empty + 8 * ((it + j) % STAGES));
         softmax(j);
-        wgmma_wait<0>();
-        wgmma_hold(o);
-        if (leader) mbarrier_arrive(v_empty + 8 * ((it + j - 1) % STAGES));
+        rk::wgmma_wait<0>();
+        rk::wgmma_hold(o);
+        if (leader) rk::mbarrier_arrive(v_empty + 8 * ((it + j - 1) % STAGES));
 #pragma unroll
         for (int i = 0; i < D / 2; ++i) o[i] *= shrink[(i >> 1) & 1];
         keep();
       }
       begin_weigh(it + count - 1);
-      wgmma_wait<0>();
-      wgmma_hold(o);
-      if (leader) mbarrier_arrive(v_empty + 8 * ((it + count - 1) % STAGES));
+      rk::wgmma_wait<0>();
+      rk::wgmma_hold(o);
+      if (leader) rk::mbarrier_arrive(v_empty + 8 * ((it + count - 1) % STAGES));
     }
     it += count;
 #pragma unroll
@@ -228,25 +207,26 @@ SCORE
         if (((i >> 1) & 1) == h) o[i] = sum[h] == 0.0f ? EMPTY : o[i] * shrink[h];
     }
     // Out through the shared memory of these 64 queries, which nobody reads any more.
-    wgmma_group_sync(group);
+    rk::group_sync<128>(group);
 #pragma unroll
     for (int i = 0; i < D / 8; i += 2) {
       const int row = warp * 16 + lane % 16, chunk = i % 8 + lane / 16;
       uint32_t four[4];
 #pragma unroll
       for (int c = 0; c < 4; ++c) four[c] = attend::packed(NUMBER(0.0f), o[4 * i + 2 * c], o[4 * i + 2 * c + 1]);
-      attend::keep_four(qw + i / 8 * ROWS * 128 + row * 128 + ((chunk ^ (row & 7)) * 16), four);
+      rk::stmatrix_x4(qw + i / 8 * ROWS * 128 + row * 128 + ((chunk ^ (row & 7)) * 16), four);
     }
-    tma_publish();
-    wgmma_group_sync(group);
+    rk::tma_publish();
+    rk::group_sync<128>(group);
     if (leader) {
       if (i0 < rows)
-        for (int c = 0; c < CHUNKS; ++c) attend::write_box(&map_out, qw + c * ROWS * 128, c * 64, i0, PLACE_OUT);
-      attend::written();
-      mbarrier_arrive(q_empty + 8 * qs);
+        for (int c = 0; c < CHUNKS; ++c) rk::tma_store(&map_out, qw + c * ROWS * 128, c * 64, i0, PLACE_OUT);
+      rk::store_commit();
+      rk::store_wait_read<0>();
+      rk::mbarrier_arrive(q_empty + 8 * qs);
     }
   }
-  if (leader) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  if (leader) rk::store_wait<0>();
 """
 
 
@@ -306,25 +286,22 @@ class HopperAttention:
                 strides.append(step or "8")
             sizes += ["1"] * (5 - len(sizes))
             strides += ["8"] * (5 - len(strides))
-            kind = TENSOR_MAP_TYPES[a.q.storage]
             lines.append(
-                f"const CUtensorMap map_{name} = tma_map<5>({kind}, 2, {pointer}, {{{', '.join(sizes)}}}, "
+                f"const CUtensorMap map_{name} = rk::tma_map<5>({pointer}, {{{', '.join(sizes)}}}, "
                 f"{{{', '.join(strides)}}}, {{64, {box}, 1, 1, 1}});"
             )
-            conditions.append(f"tma_reads({pointer}, 2, {{{', '.join(sizes)}}}, {{{', '.join(strides[1:])}}})")
+            conditions.append(f"rk::tma_reads({pointer}, {{{', '.join(sizes)}}}, {{{', '.join(strides[1:])}}})")
         return lines, " && ".join(conditions)
 
     def note(self, needs: Needs) -> None:
         """Note what the kernel calls."""
-        numbers = self.of.region.attended.q.storage
-        needs.hopper_attention = True
-        needs.ranks.add(5)
-        needs.warpgroup |= {(self.keys, numbers, False), (self.depth, numbers, True)}
+        needs.copy_engine = True
+        needs.columns |= {self.keys, self.depth}
 
     def text(self, name: str, declared: str, given: str) -> tuple[list[str], list[str], str]:
         """Return the kernel, the statements that launch it, and the condition under which it serves."""
         of, nest, a, names = self.of, self.nest, self.of.region.attended, self.of.names
-        numbers = a.q.storage
+        numbers = SHORT_NAMES[a.q.storage]
         plain = nest.factor is not None
         row = [f"const int64_t {nest.index(nest.rows[0])} = i;"]
         heads = [f"  {line}" for line in nest.apart("head", self.outer, "const int")]
@@ -335,8 +312,8 @@ class HopperAttention:
         body = body.replace("SCORE\n", "".join(f"    {line}\n" for line in score))
         for letter, access in (("Q", nest.q), ("K", nest.k), ("V", nest.v), ("OUT", nest.out)):
             body = body.replace(f"PLACE_{letter}", self.place(access))
-        body = body.replace("MULTIPLY_SCORES", f"wgmma_64x{self.keys}_{numbers}<0, 0>")
-        body = body.replace("MULTIPLY_VALUES", f"wgmma_64x{self.depth}_{numbers}_registers<1>")
+        body = body.replace("MULTIPLY_SCORES", f"rk::wgmma_{numbers}")
+        body = body.replace("MULTIPLY_VALUES", f"rk::wgmma_{numbers}<1>")
         body = body.replace("NUMBER(", f"{of.type}(").replace("EMPTY", "NAN" if a.empty != a.empty else f"{a.empty!r}f")
         if plain:
             body = body.replace("of_score(mine_of[(i >> 1) & 1], n, s[i])", "s[i]")
@@ -353,7 +330,7 @@ class HopperAttention:
             f"{name}_hopper(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_k,",
             "    const __grid_constant__ CUtensorMap map_v, const __grid_constant__ CUtensorMap map_out,",
             f"    {declared}, int heads, int together) {{",
-            "#ifdef __CUDA_ARCH_FEAT_SM90_ALL",
+            "#ifdef RK_ON_HOPPER",
             f"  constexpr int {constants};",
             f"  const int rows = {rows}, keys = {keys};",
             *indent([*scale, *of.bounds(row)]),
@@ -368,7 +345,7 @@ class HopperAttention:
             f"const int fitting = (24 << 20) / ({keys} * {4 * self.depth} + 1);",
             "const int together = int(attend::most_of(1, attend::least_of(heads, fitting)));",
             f"cudaFuncSetAttribute({name}_hopper, cudaFuncAttributeMaxDynamicSharedMemorySize, {self.shared});",
-            "const int most_blocks = tma_processors(), wanted = across * heads;",
+            "const int most_blocks = rk::processors(), wanted = across * heads;",
             "const int blocks = wanted < most_blocks ? wanted : most_blocks;",
             f"{name}_hopper<<<blocks, {128 * (self.groups + 1)}, {self.shared}, stream>>>(",
             f"    map_q, map_k, map_v, map_out, {given}, heads, together);",

@@ -156,7 +156,7 @@ def _nest_launch(
     copied = kernel.hopper_product(f"{name}_tma", function) if product else None
     if copied:
         text, other, condition = copied
-        found = [f"static const bool built = tma_built((const void*){name}_tma);", f"if ({condition}) {{"]
+        found = [f"static const bool built = rk::built_for_hopper((const void*){name}_tma);", f"if ({condition}) {{"]
         other = kernels.kept(f"{name}_tma", text, [*found, *indent(other), "} else {", *indent(launch), "}"])
         return ["{", *indent(other), "}"]
     multi_block = None if product else multi_block_region(region, function, sizes, parameters)

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rag_kernels.offline.cuda import hopper
-from rag_kernels.offline.cuda.attention_hopper import FIXED as HOPPER_ATTENTION
 from rag_kernels.offline.cuda.attention_text import HEAD as ATTENTION
 from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
 from rag_kernels.offline.cuda.gemm import few_rows_text, tensor_core_text, text, wgmma_text, window_text
+
+SHORT_NAMES = {"bfloat16": "bf16", "float16": "f16", "tf32": "tf32"}
+"""By number format: its name in the functions of `rag_mma.h`."""
+
+DECLARED = {16, 32, 64, 128, 192, 256}
+"""Columns of a warpgroup's products that `rag_mma.h` declares without being told."""
 
 
 @dataclass(slots=True)
 class Needs:
     """Notes of kernels.
 
-    `ranks` are of tensor maps, `windows` of those that are read through a window; `warpgroup` has columns and number
-    format of products of a warpgroup, and whether their left factor lies in registers; `passes` are the number formats
+    `copy_engine` is of kernels that it feeds, with a warpgroup's products of so many `columns`; `copies` is of those
+    whose factors may be copied for it, `windows` of those that read through a window; `passes` are the number formats
     of tensor-core products in one pass, `few` those of products of few rows.
     """
 
@@ -30,20 +34,24 @@ class Needs:
     scans: bool = False
     order: bool = False
     attention: bool = False
-    hopper_attention: bool = False
-    ranks: set[int] = field(default_factory=set)
-    windows: set[int] = field(default_factory=set)
-    warpgroup: set[tuple[int, str, bool]] = field(default_factory=set)
+    copy_engine: bool = False
+    columns: set[int] = field(default_factory=set)
+    copies: bool = False
+    windows: bool = False
     passes: set[str] = field(default_factory=set)
     few: set[str] = field(default_factory=set)
+
+    def headers(self) -> str:
+        """Return the lines that include the instructions, behind the contract's."""
+        lines = ['#include "rag_tma.h"', '#include "rag_mma.h"'] if self.copy_engine else []
+        lines += [f"RK_WGMMA_COLUMNS({n})" for n in sorted(self.columns - DECLARED)]
+        return "".join(f"{line}\n" for line in lines)
 
     def products(self) -> str:
         """Return the fixed texts of products."""
         parts = []
-        if self.ranks:
-            parts += [hopper.device_text(tuple(sorted(self.ranks)), tuple(sorted(self.windows)))]
-            parts += [hopper.HOST, wgmma_text.HOST, window_text.HOST if self.windows else ""]
-            parts += [hopper.wgmma_text(n, kind, left_in_registers=held) for n, kind, held in sorted(self.warpgroup)]
+        parts += [wgmma_text.HOST] if self.copies else []
+        parts += [window_text.HOST] if self.windows else []
         parts += [tensor_core_text.HEAD] if self.tensor_cores else []
         parts += [tensor_core_text.one_instruction(numbers) for numbers in sorted(self.passes | self.few)]
         parts += [tensor_core_text.one_product(numbers) for numbers in sorted(self.passes)]
@@ -53,5 +61,4 @@ class Needs:
 
     def attentions(self) -> str:
         """Return the fixed texts of attention."""
-        found = INSTRUCTIONS + ATTENTION if self.attention else ""
-        return found + (HOPPER_ATTENTION if self.hopper_attention else "")
+        return INSTRUCTIONS + ATTENTION if self.attention else ""

@@ -22,8 +22,7 @@ from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm import wgmma_text as text
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
-from rag_kernels.offline.cuda.hopper import TENSOR_MAP_TYPES
-from rag_kernels.offline.cuda.needs import Needs
+from rag_kernels.offline.cuda.needs import SHORT_NAMES, Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
 from rag_kernels.offline.ir.patterns import strip
@@ -196,8 +195,8 @@ class WgmmaKernel(Kernel):
 
     def note(self, needs: Needs) -> None:
         needs.tiles = True
-        needs.ranks |= {len(matrix.by) for matrix in self.maps.values()}
-        needs.warpgroup.add((self.shape.columns, self.numbers, self.by_registers))
+        needs.copy_engine = needs.copies = True
+        needs.columns.add(self.shape.columns)
 
     @property
     def itemsize(self) -> int:
@@ -280,13 +279,14 @@ class WgmmaKernel(Kernel):
         c, kind = self.contraction, self.kind
         of_left, of_right = map(c.extents, self.lanes)
         assert self.left and self.right
-        lanes = f"{int(self.left.lanes_inside)}, {int(self.right.lanes_inside)}"
-        multiply = f"wgmma_64x{self.shape.columns}_{self.numbers}"
+        multiply = f"rk::wgmma_{SHORT_NAMES[self.numbers]}"
+        if self.numbers in HALF:
+            multiply += f"<{int(self.left.lanes_inside)}, {int(self.right.lanes_inside)}>"
         step, last = text.FROM_SHARED, "  release(before);\n"
         if self.by_registers:
-            step, last, lanes, multiply = text.FROM_REGISTERS, "", "0", f"{multiply}_registers"
+            step, last = text.FROM_REGISTERS, ""
         consumer = text.CONSUMER.replace("STEP", step).replace("  LAST\n", last)
-        consumer = consumer.replace("MULTIPLY", f"{multiply}<{lanes}>")
+        consumer = consumer.replace("MULTIPLY", multiply)
         strips = text.STRIPS_TURNED if self.turned else text.STRIPS
         strips = strips.replace("TAILS", "\n".join(indent(self.tails())))
         producer = text.PRODUCER.replace("BATCHES", "\n".join(indent(indent(indent(self.before_loads())))))
@@ -300,7 +300,7 @@ class WgmmaKernel(Kernel):
             "}",
         ]
         lines = [
-            "#ifdef ON_HOPPER",
+            "#ifdef RK_ON_HOPPER",
             self.constants(),
             f"constexpr bool ALTERNATE = {str(self.shape.alternate).lower()};",
             f"const int rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {self.terms};",
@@ -311,7 +311,7 @@ class WgmmaKernel(Kernel):
             "}",
             "if (CLUSTER > 1) {",
             "  __syncwarp();",
-            "  tma_cluster_sync();  // no block ends while others use its memory",
+            "  rk::cluster_sync();  // no block ends while others use its memory",
             "}",
             "#endif",
         ]
@@ -341,7 +341,7 @@ class WgmmaKernel(Kernel):
             right = self.boxes(self.right, "right", "column0", self.wide, "")
             right += self.boxes(self.second, "second", "column0", self.wide, f" + {self.wide * LINE}")
         if shared:
-            right = [line.replace("tma_load(", "tma_load_all(") for line in right]
+            right = [line.replace("rk::tma_load(", "rk::tma_load_all(") for line in right]
         return [*left, *right]
 
     def boxes(self, matrix: Matrix, name: str, start: str, lanes: int, offset: str) -> list[str]:
@@ -354,7 +354,7 @@ class WgmmaKernel(Kernel):
             where = {"lane": f"{start} + {slab}" if slab else start, "term": "k * DEPTH"}
             places = ", ".join(where.get(by, f"int({by})") for by in matrix.by)
             to = f"{base}{offset}" + (f" + {slab * LINE}" if slab else "")
-            out.append(f"tma_load(&{name}_map, {to}, bar, {mask}{places});")
+            out.append(f"rk::tma_load(&{name}_map, {to}, bar, {mask}{places});")
         return out
 
     # The tail ---------------------------------------------------------------------------------------------------
@@ -481,7 +481,7 @@ class WgmmaKernel(Kernel):
             return "false"
         steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps[1:])
         sizes = ", ".join(f"int64_t({size})" for size in matrix.sizes)
-        return f"tma_reads({start_of_matrix(matrix, pointers)}, {self.itemsize}, {{{sizes}}}, {{{steps}}})"
+        return f"rk::tma_reads({start_of_matrix(matrix, pointers)}, {{{sizes}}}, {{{steps}}})"
 
     @property
     def phases(self) -> int:
@@ -500,14 +500,17 @@ class WgmmaKernel(Kernel):
         sizes = ", ".join(f"int64_t({size})" for size in matrix.sizes)
         steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps)
         boxes = ", ".join(str(box.get(by, 1)) for by in matrix.by)
-        kind = TENSOR_MAP_TYPES[self.numbers]
         place, factor = start_of_matrix(matrix, pointers), f"{name}_factor"
         return [
             f"const auto {factor} = tma_factor<{rank}>({place}, {{{sizes}}}, {{{steps}}}, "
             f"{self.reads(matrix, pointers)}, stream);",
-            f"const CUtensorMap {name}_map = tma_map<{rank}>({kind}, {self.itemsize}, {factor}.data, {{{sizes}}}, "
-            f"{factor}.strides, {{{boxes}}});",
+            f"const CUtensorMap {name}_map = rk::tma_map<{rank}>({factor}.data, {{{sizes}}}, {factor}.strides, "
+            f"{{{boxes}}}{self.rounded(', 128')});",
         ]
+
+    def rounded(self, before: str = "") -> str:
+        """Return the arguments by which the copy engine rounds to TF32, behind others that this takes; or nothing."""
+        return f"{before}, CU_TENSOR_MAP_DATA_TYPE_TFLOAT32" if self.numbers == "tf32" else ""
 
     def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
         maps = [f"const __grid_constant__ CUtensorMap {side}_map" for side in self.maps]
@@ -536,14 +539,14 @@ class WgmmaKernel(Kernel):
             *(f"const bool {flag} = {condition};" for flag, condition in widths.items()),
             f"const int64_t across = tiles({of_left}, {s.rows * s.cluster}) * {self.phases};",
             f"const int64_t all = ({c.extents(c.batches)}) * across * tiles({of_right}, {self.wide});",
-            f"static const int64_t places = tma_places({name}, {s.cluster}, {self.shared_bytes});",
+            f"static const int64_t places = rk::cluster_places({name}, 384, {s.cluster}, {self.shared_bytes});",
             f"const int parts = tma_parts(all, tiles({self.least_terms}, {self.depth}), places);",
             f"const int64_t slots = all * {s.cluster * groups};",
             f"float* partial = parts > 1 ? scratch<float>(slots * parts * {each}, stream) : nullptr;",
             "int* arrived = parts > 1 ? scratch<int>(slots, stream) : nullptr;",
             "if (parts > 1) cudaMemsetAsync(arrived, 0, sizeof(int) * slots, stream);",
-            f"tma_launch({name}, blocks((all * parts < places ? all * parts : places) * {s.cluster}), {s.cluster}, "
-            f"{self.shared_bytes}, stream, {every});",
+            f"const unsigned grid = blocks((all * parts < places ? all * parts : places) * {s.cluster});",
+            f"rk::launch_clusters({name}, grid, 384, {s.cluster}, {self.shared_bytes}, stream, {every});",
             "if (parts > 1) {",
             "  cudaFreeAsync(partial, stream);",
             "  cudaFreeAsync(arrived, stream);",

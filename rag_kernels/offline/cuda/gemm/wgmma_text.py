@@ -8,19 +8,19 @@ BEGIN = """\
 extern __shared__ float shared[];
 __shared__ __align__(8) uint64_t bars[2 * STAGES + 2];
 __shared__ int last[2];
-const uint32_t base = (tma_address(shared) + 1023) & ~1023u, full = tma_address(bars), empty = full + 8 * STAGES;
-const uint32_t turns = empty + 8 * STAGES;
+const uint32_t base = (rk::tma_address(shared) + 1023) & ~1023u, full = rk::tma_address(bars);
+const uint32_t empty = full + 8 * STAGES, turns = empty + 8 * STAGES;
 const int group = threadIdx.x / 128;
-const uint32_t rank = CLUSTER > 1 ? tma_cluster_rank() : 0;
+const uint32_t rank = CLUSTER > 1 ? rk::cluster_rank() : 0;
 if (threadIdx.x == 0) {
   for (int s = 0; s < STAGES; ++s) {
-    mbarrier_init(full + 8 * s, 1);
-    mbarrier_init(empty + 8 * s, CLUSTER * GROUPS);
+    rk::mbarrier_init(full + 8 * s, 1);
+    rk::mbarrier_init(empty + 8 * s, CLUSTER * GROUPS);
   }
-  mbarrier_init(turns, 1), mbarrier_init(turns + 8, 1);
-  mbarrier_publish();
+  rk::mbarrier_init(turns, 1), rk::mbarrier_init(turns + 8, 1);
+  rk::mbarrier_publish();
 }
-if (CLUSTER > 1) tma_cluster_sync();
+if (CLUSTER > 1) rk::cluster_sync();
 else __syncthreads();
 const uint32_t across = (of_left + ROWS * CLUSTER - 1) / (ROWS * CLUSTER), along = (of_right + WIDE - 1) / WIDE;
 const uint32_t each = across * along, all = each * uint32_t(batches) * PHASES * parts;
@@ -54,23 +54,23 @@ PHASE
 # `s` is the stage in the ring, `round` how often the ring went around.
 PRODUCER = """\
 if (group == 0) {
-  wgmma_fewer_registers<40>();
+  rk::fewer_registers<40>();
   if (threadIdx.x == 0) {
-    tma_prefetch(&left_map), tma_prefetch(&right_map);
+    rk::tma_prefetch(&left_map), rk::tma_prefetch(&right_map);
     int s = 0, round = 0;
     for (uint32_t item = first; item < all; item += stride) {
       place(item);
 BATCHES
       for (int k = begin; k < end; ++k) {
-        if (round) mbarrier_wait(empty + 8 * s, (round - 1) & 1);
+        if (round) rk::mbarrier_wait(empty + 8 * s, (round - 1) & 1);
         const uint32_t bar = full + 8 * s, left = base + s * STAGE, right = left + LEFT_BYTES;
-        mbarrier_expect(bar, STAGE);
+        rk::mbarrier_expect(bar, STAGE);
 LOADS
         if (++s == STAGES) s = 0, ++round;
       }
     }
     for (int i = 0; CLUSTER > 1 && i < STAGES; ++i) {  // other blocks still arrive at the barriers of this one
-      if (round) mbarrier_wait(empty + 8 * s, (round - 1) & 1);
+      if (round) rk::mbarrier_wait(empty + 8 * s, (round - 1) & 1);
       if (++s == STAGES) s = 0, ++round;
     }
   }
@@ -78,9 +78,9 @@ LOADS
 
 # Where groups alternate, one multiplies a tile while the other stores one; else both have half of each tile's rows.
 CONSUMER = """\
-wgmma_more_registers<232>();
+rk::more_registers<232>();
 const int mine = group - 1, lane = threadIdx.x % 32;
-float* const of_warps = shared + (base - tma_address(shared) + STAGES * STAGE) / 4;
+float* const of_warps = shared + (base - rk::tma_address(shared) + STAGES * STAGE) / 4;
 float* const staged = of_warps + (threadIdx.x / 32 - 4) * (16 * SKEW);
 float sums[BLOCKS][COLUMNS / 2];
 int s = 0, round = 0, taken = 0;
@@ -91,41 +91,41 @@ for (uint32_t item = first, number = 0; item < all; item += stride, ++number) {
     s += count, round += s / STAGES, s %= STAGES;
     continue;
   }
-  if (ALTERNATE && (mine || taken)) mbarrier_wait(turns + 8 * mine, (mine ? taken : taken - 1) & 1);
+  if (ALTERNATE && (mine || taken)) rk::mbarrier_wait(turns + 8 * mine, (mine ? taken : taken - 1) & 1);
   ++taken;
   int before = 0;
   for (int k = 0; k < count; ++k) {
-    mbarrier_wait(full + 8 * s, round & 1);
+    rk::mbarrier_wait(full + 8 * s, round & 1);
     const uint32_t left = base + s * STAGE + (ALTERNATE ? 0 : mine * BLOCKS * HIGH);
     const uint32_t right = base + s * STAGE + LEFT_BYTES;
 STEP
     before = s;
     if (++s == STAGES) s = 0, ++round;
   }
-  if (ALTERNATE && threadIdx.x % 128 == 0) mbarrier_arrive(turns + 8 * (1 - mine));
-  wgmma_wait<0>();
+  if (ALTERNATE && threadIdx.x % 128 == 0) rk::mbarrier_arrive(turns + 8 * (1 - mine));
+  rk::wgmma_wait<0>();
   LAST
 #pragma unroll
-  for (int h = 0; h < BLOCKS; ++h) wgmma_hold(sums[h]);"""
+  for (int h = 0; h < BLOCKS; ++h) rk::wgmma_hold(sums[h]);"""
 
 # A step's products, of which those of the step before may still run.
 FROM_SHARED = """\
 #pragma unroll
-    for (int h = 0; h < BLOCKS; ++h) wgmma_hold(sums[h]);
-    wgmma_fence();
+    for (int h = 0; h < BLOCKS; ++h) rk::wgmma_hold(sums[h]);
+    rk::wgmma_fence();
 #pragma unroll
     for (int q = 0; q < 4; ++q)
 #pragma unroll
       for (int h = 0; h < BLOCKS; ++h) {
         const uint32_t of_a = q % FOLLOW * LEFT_STEP + q / FOLLOW * (ROWS * LINE);
         const uint32_t of_b = q % FOLLOW * RIGHT_STEP + q / FOLLOW * (COLUMNS * LINE);
-        const uint64_t a = wgmma_descriptor(left + h * HIGH + of_a, LEFT_LEADING, 8 * LINE, LINE);
-        const uint64_t b = wgmma_descriptor(right + of_b, RIGHT_LEADING, 8 * LINE, LINE);
+        const uint64_t a = rk::wgmma_descriptor(left + h * HIGH + of_a, LEFT_LEADING, 8 * LINE, LINE);
+        const uint64_t b = rk::wgmma_descriptor(right + of_b, RIGHT_LEADING, 8 * LINE, LINE);
         MULTIPLY(sums[h], a, b, k | q);
       }
-    wgmma_commit();
+    rk::wgmma_commit();
     if (k) {
-      wgmma_wait<1>();
+      rk::wgmma_wait<1>();
       release(before);
     }"""
 
@@ -141,26 +141,26 @@ FROM_REGISTERS = """\
         for (int u = 0; u < 4; ++u) {
           const int lane_of = threadIdx.x % 128 / 32 * 16 + lane / 4 + u % 2 * 8, term = q * 8 + lane % 4 + u / 2 * 4;
           const uint32_t line = left + h * 8192 + lane_of / 32 * 4096 + term * 128;
-          of_thread[h][q][u] = tma_word(line + ((lane_of % 32 / 4 ^ term % 8) * 16 + lane_of % 4 * 4));
+          of_thread[h][q][u] = rk::shared_word(line + ((lane_of % 32 / 4 ^ term % 8) * 16 + lane_of % 4 * 4));
         }
 #pragma unroll
-    for (int h = 0; h < BLOCKS; ++h) wgmma_hold(sums[h]);
-    wgmma_fence();
+    for (int h = 0; h < BLOCKS; ++h) rk::wgmma_hold(sums[h]);
+    rk::wgmma_fence();
 #pragma unroll
     for (int q = 0; q < 4; ++q)
 #pragma unroll
       for (int h = 0; h < BLOCKS; ++h)
-        MULTIPLY(sums[h], of_thread[h][q], wgmma_descriptor(right + q * RIGHT_STEP, RIGHT_LEADING, 1024), k | q);
-    wgmma_commit();
-    wgmma_wait<0>();
+        MULTIPLY(sums[h], of_thread[h][q], rk::wgmma_descriptor(right + q * RIGHT_STEP, RIGHT_LEADING, 1024), k | q);
+    rk::wgmma_commit();
+    rk::wgmma_wait<0>();
     release(s);"""
 
 RELEASE = """\
 const auto release = [&](int s) {  // the stage, to every block that fills it
   if (CLUSTER > 1) {
-    if (threadIdx.x % 128 < CLUSTER) mbarrier_arrive_at(empty + 8 * s, threadIdx.x % 128);
+    if (threadIdx.x % 128 < CLUSTER) rk::mbarrier_arrive_at(empty + 8 * s, threadIdx.x % 128);
   } else if (threadIdx.x % 128 == 0) {
-    mbarrier_arrive(empty + 8 * s);
+    rk::mbarrier_arrive(empty + 8 * s);
   }
 };"""
 
@@ -172,9 +172,9 @@ if (parts > 1) {  // who comes last of a tile adds the parts up, always in the s
 #pragma unroll
   for (int u = 0; u < EACH; ++u) at[(item % parts * EACH + u) * 128] = sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)];
   __threadfence();
-  wgmma_group_sync(group);
+  rk::group_sync<128>(group);
   if (threadIdx.x % 128 == 0) last[mine] = atomicAdd(&arrived[slot], 1) == parts - 1;
-  wgmma_group_sync(group);
+  rk::group_sync<128>(group);
   if (!last[mine]) continue;
   __threadfence();
 #pragma unroll
@@ -338,35 +338,5 @@ template <int RANK, class T> TmaFactor<T, RANK> tma_factor(const T* p, const int
   factor.strides[0] = 1;
   for (int64_t d = 1, step = pitch; d < RANK; step *= sizes[d++]) factor.strides[d] = step;
   return factor;
-}
-inline bool tma_built(const void* kernel) {  // the device code is in this library: it has barriers
-  cudaFuncAttributes found;
-  return tma_exists() && cudaFuncGetAttributes(&found, kernel) == cudaSuccess && found.sharedSizeBytes > 0;
-}
-inline cudaLaunchConfig_t tma_config(cudaLaunchAttribute* attribute, unsigned grid, unsigned cluster, int bytes) {
-  attribute->id = cudaLaunchAttributeClusterDimension;
-  attribute->val.clusterDim.x = cluster, attribute->val.clusterDim.y = attribute->val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(grid), config.blockDim = dim3(384), config.dynamicSmemBytes = bytes;
-  config.attrs = attribute, config.numAttrs = 1;
-  return config;
-}
-// How many clusters there is room for at once: not all processors have neighbours left.
-template <class F> int tma_places(F kernel, unsigned cluster, int bytes) {
-  const auto raised = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  RK_CHECK(raised == cudaSuccess, "this product needs more shared memory than the device has");
-  if (cluster == 1) return tma_processors();
-  cudaLaunchAttribute attribute[1];
-  const cudaLaunchConfig_t config = tma_config(attribute, cluster, cluster, bytes);
-  int places = 0;
-  RK_CHECK(cudaOccupancyMaxActiveClusters(&places, kernel, &config) == cudaSuccess && places, "no room for a cluster");
-  return places;
-}
-template <class... P, class... A>
-void tma_launch(void (*kernel)(P...), unsigned grid, unsigned cluster, int bytes, cudaStream_t stream, A... arguments) {
-  cudaLaunchAttribute attribute[1];
-  cudaLaunchConfig_t config = tma_config(attribute, grid, cluster, bytes);
-  config.stream = stream;
-  RK_CHECK(cudaLaunchKernelEx(&config, kernel, P(arguments)...) == cudaSuccess, "the launch failed");
 }
 """

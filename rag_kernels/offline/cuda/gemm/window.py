@@ -28,7 +28,6 @@ from rag_kernels.offline.cuda.gemm.wgmma import (
     plain_load,
     shape_of,
 )
-from rag_kernels.offline.cuda.hopper import TENSOR_MAP_TYPES
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
@@ -306,9 +305,8 @@ class WindowKernel(WgmmaKernel):
     def note(self, needs: Needs) -> None:
         assert self.window and self.left
         needs.tiles = True
-        needs.ranks.add(len(self.left.by))
-        needs.windows.add(len(self.window.axes) + 2)
-        needs.warpgroup.add((self.shape.columns, self.numbers, False))
+        needs.copy_engine = needs.copies = needs.windows = True
+        needs.columns.add(self.shape.columns)
 
     @property
     def line(self) -> int:
@@ -380,9 +378,9 @@ class WindowKernel(WgmmaKernel):
             tap = " + ".join(of_filter) if self.contraction.phases else f"tap{n}"
             left = f"left + {n * s.rows * self.line}"
             right = f"right + {n * s.columns * self.line}" + (f" + rank * {share * self.line}" if all_ else "")
-            out.append(f"tma_load(&left_map, {left}, bar, channel{n}, {tap}, row0);")
-            name, mask = ("tma_load_window_all", f"{(1 << s.cluster) - 1}, ") if all_ else ("tma_load_window", "")
-            out.append(f"{name}(&right_map, {right}, bar, {mask}{places});")
+            out.append(f"rk::tma_load(&left_map, {left}, bar, channel{n}, {tap}, row0);")
+            several, mask = ("_all", f"{(1 << s.cluster) - 1}, ") if all_ else ("", "")
+            out.append(f"rk::tma_load_window{several}(&right_map, {right}, bar, {mask}{places});")
         return out
 
     def condition(self, pointers: dict[str, str]) -> str:
@@ -394,7 +392,7 @@ class WindowKernel(WgmmaKernel):
 
     def map(self, matrix: Matrix, name: str, lanes: int, pointers: dict[str, str]) -> list[str]:
         assert self.window and self.left
-        w, kind = self.window, TENSOR_MAP_TYPES[self.numbers]
+        w, line = self.window, f", {self.line}" if self.line < LINE or self.rounded() else ""
         if name == "left":
             place = pointers[matrix.load.buffer] + (f" + {text_of(matrix.start)}" if matrix.start else "")
             row, tap, channel = (f"int64_t({text_of(step)})" for step in self.steps)
@@ -403,8 +401,8 @@ class WindowKernel(WgmmaKernel):
             sizes = f"{{int64_t({channels}), {taps}, int64_t({rows})}}"
             return [
                 f"const auto left_factor = tma_filters({given});",
-                f"const CUtensorMap left_map = tma_map<3>({kind}, {self.itemsize}, left_factor.copy, {sizes}, "
-                f"left_factor.strides, {{{self.block}, 1, {lanes}}});",
+                f"const CUtensorMap left_map = rk::tma_map<3>(left_factor.copy, {sizes}, left_factor.strides, "
+                f"{{{self.block}, 1, {lanes}}}{line}{self.rounded()});",
             ]
         inner = w.axes[::-1]
         sizes = ", ".join(f"int64_t({t})" for t in (w.channels, *(axis.size for axis in inner), w.images))
@@ -414,8 +412,8 @@ class WindowKernel(WgmmaKernel):
         return [
             f"const auto right_factor = tma_channels({pointers[w.load.buffer]}, {w.images}, int({w.channels}), "
             f"int({w.places}), stream);",
-            f"const CUtensorMap right_map = tma_window_map<{len(inner) + 2}>({kind}, {self.itemsize}, "
-            f"right_factor.copy, {{{sizes}}}, {{{lower}}}, {{{upper}}}, {{{every}}}, {self.block}, {lanes});",
+            f"const CUtensorMap right_map = rk::tma_window_map<{len(inner) + 2}>(right_factor.copy, {{{sizes}}}, "
+            f"{{{lower}}}, {{{upper}}}, {{{every}}}, {self.block}, {lanes}{self.rounded()});",
         ]
 
 

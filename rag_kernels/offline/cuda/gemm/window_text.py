@@ -64,7 +64,7 @@ template <class T> struct TmaTurned {
 };
 template <class T> TmaTurned<T> tma_filters(const T* p, int64_t rows, int places, int channels, int64_t pitch,
                                             int64_t stride, int64_t step, cudaStream_t stream) {
-  const int padded = int(tma_padded(channels, sizeof(T)));
+  const int padded = int(rk::tma_padded<T>(channels));
   const int64_t all = rows * places * padded * int64_t(sizeof(T)) / 16;
   TmaTurned<T> made = {scratch<T>(rows * places * padded, stream), {1, padded, int64_t(padded) * places}};
   const int64_t grid = (all + 255) / 256, r = pitch, s = stride, t = step;
@@ -74,7 +74,7 @@ template <class T> TmaTurned<T> tma_filters(const T* p, int64_t rows, int places
 template <class T> TmaTurned<T> tma_channels(const T* p, int64_t images, int channels, int places,
                                              cudaStream_t stream) {
   if (places < 32) return tma_filters(p, images, places, channels, int64_t(channels) * places, 1, places, stream);
-  const int padded = int(tma_padded(channels, sizeof(T))), high = 128 / sizeof(T);
+  const int padded = int(rk::tma_padded<T>(channels)), high = 128 / sizeof(T);
   TmaTurned<T> made = {scratch<T>(images * places * padded, stream), {}};
   const int across = (channels + high - 1) / high, along = (places + 127) / 128;
   const bool whole = places % (16 / sizeof(T)) == 0 && uintptr_t(p) % 16 == 0;
