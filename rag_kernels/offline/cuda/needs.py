@@ -43,7 +43,7 @@ class Needs:
 
     def headers(self) -> str:
         """Return the lines that include the instructions, behind the contract's."""
-        lines = ['#include "rag_tma.h"', '#include "rag_mma.h"'] if self.copy_engine else []
+        lines = ['#include "rag_tma.h"', '#include "rag_mma.h"'] if self.copy_engine or self.tensor_cores else []
         lines += [f"RK_WGMMA_COLUMNS({n})" for n in sorted(self.columns - DECLARED)]
         return "".join(f"{line}\n" for line in lines)
 

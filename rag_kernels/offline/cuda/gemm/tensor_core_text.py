@@ -3,127 +3,104 @@
 The three products of TF32 halves are those of Ootomo & Yokota (2022).
 """
 
-
-def registers(first: int, count: int) -> str:
-    """Return a list of operands of inline assembly: `%0, %1, ...`."""
-    return ", ".join(f"%{n}" for n in range(first, first + count))
-
-
-HEAD = f"""
+HEAD = """
 // Products of fp32 on tensor cores: each factor is the sum of two TF32 numbers that hold 22 of its bits and more, and
 // three of the four partial products are taken. The sums of 32 terms join in fp32, since tensor cores truncate.
-__device__ inline void halves(float x, unsigned& high, unsigned& low) {{
+__device__ inline void halves(float x, unsigned& high, unsigned& low) {
   high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
   low = __float_as_uint(x - __uint_as_float(high));
-}}
-__device__ inline float* multiple_of_1024(float* p) {{ return (float*)((uintptr_t(p) + 1023) & ~uintptr_t(1023)); }}
+}
+__device__ inline float* multiple_of_1024(float* p) { return (float*)((uintptr_t(p) + 1023) & ~uintptr_t(1023)); }
 
 // A lane (a row or column) of 32 terms is 128 bytes; its quads are exchanged by `^ lane % 8`, as wgmma reads them. All
 // high halves of a tile lie before all low ones.
-__device__ inline void put_quad(float* high, float* low, int lane, int k, const float4& v) {{
+__device__ inline void put_quad(float* high, float* low, int lane, int k, const float4& v) {
   __align__(16) unsigned h[4], l[4];
   halves(v.x, h[0], l[0]), halves(v.y, h[1], l[1]), halves(v.z, h[2], l[2]), halves(v.w, h[3], l[3]);
   const int at = lane * 32 + ((k / 4 ^ lane % 8) * 4);
   *(float4*)(high + at) = *(float4*)h, *(float4*)(low + at) = *(float4*)l;
-}}
+}
 
 // The same for products of one pass: a line has 32 terms of four bytes, which are rounded, or 64 of two.
-template <class T> struct __align__(4 * sizeof(T)) Four {{ T x, y, z, w; }};
-__device__ inline void put_four(float* lines, int lane, int k, const float4& v) {{
+template <class T> struct __align__(4 * sizeof(T)) Four { T x, y, z, w; };
+__device__ inline void put_four(float* lines, int lane, int k, const float4& v) {
   __align__(16) unsigned h[4], l[4];
   halves(v.x, h[0], l[0]), halves(v.y, h[1], l[1]), halves(v.z, h[2], l[2]), halves(v.w, h[3], l[3]);
   *(float4*)(lines + lane * 32 + ((k / 4 ^ lane % 8) * 4)) = *(float4*)h;
-}}
-template <class T> __device__ inline void put_four(float* lines, int lane, int k, const Four<T>& v) {{
+}
+template <class T> __device__ inline void put_four(float* lines, int lane, int k, const Four<T>& v) {
   *(float2*)(lines + lane * 32 + ((k / 8 ^ lane % 8) * 4) + k / 4 % 2 * 2) = *(float2*)&v;
-}}
+}
 
 // `multiply`: four warps' products of 64 rows and 128 columns over 32 terms, of which a warp has 16 rows. A thread has
 // of each eight columns two neighbours in two rows.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ inline void publish() {{ asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }}
-__device__ inline uint64_t descriptor(const float* p) {{
-  return (__cvta_generic_to_shared(p) & 0x3ffff) >> 4 | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
-}}
-#define EIGHT_OF(x, n) "+f"(x[n]), "+f"(x[n + 1]), "+f"(x[n + 2]), "+f"(x[n + 3]), "+f"(x[n + 4]), \\
-                       "+f"(x[n + 5]), "+f"(x[n + 6]), "+f"(x[n + 7])
-#define EIGHT(n) EIGHT_OF(part, n)
-__device__ inline void multiply_64x128x8(float (&part)[64], uint64_t a, uint64_t b, int more) {{
-  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %66, 0;\\n"
-      "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {{{registers(0, 16)}, "
-      "{registers(16, 16)}, {registers(32, 16)}, "
-      "{registers(48, 16)}}}, %64, %65, p, 1, 1; }}"
-      : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24), EIGHT(32), EIGHT(40), EIGHT(48), EIGHT(56)
-      : "l"(a), "l"(b), "r"(more));
-}}
-__device__ inline void hold(float (&part)[64]) {{
-#pragma unroll
-  for (int u = 0; u < 64; ++u) asm volatile("" : "+f"(part[u])::"memory");
-}}
-__device__ inline void multiply(float (&part)[64], const float* a, int half_a, const float* b, int half_b) {{
+__device__ inline void publish() { rk::tma_publish(); }
+__device__ inline uint64_t descriptor(const float* p) { return rk::wgmma_descriptor(rk::tma_address(p), 16, 1024); }
+__device__ inline void multiply(float (&part)[64], const float* a, int half_a, const float* b, int half_b) {
   const uint64_t high_a = descriptor(a), low_a = descriptor(a + half_a);
   const uint64_t high_b = descriptor(b), low_b = descriptor(b + half_b);
-  hold(part);
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  rk::wgmma_hold(part);
+  rk::wgmma_fence();
 #pragma unroll
-  for (int s = 0; s < 8; s += 2) {{
-    multiply_64x128x8(part, low_a + s, high_b + s, s);
-    multiply_64x128x8(part, high_a + s, low_b + s, 1);
-    multiply_64x128x8(part, high_a + s, high_b + s, 1);
-  }}
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}}
-__device__ inline void finish(float (&part)[64]) {{
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-  hold(part);
-}}
+  for (int s = 0; s < 8; s += 2) {
+    rk::wgmma_tf32(part, low_a + s, high_b + s, s);
+    rk::wgmma_tf32(part, high_a + s, low_b + s, 1);
+    rk::wgmma_tf32(part, high_a + s, high_b + s, 1);
+  }
+  rk::wgmma_commit();
+}
+__device__ inline void finish(float (&part)[64]) {
+  rk::wgmma_wait<0>();
+  rk::wgmma_hold(part);
+}
 #else
-__device__ inline void multiply_16x8x8(float* sums, const unsigned (&a)[4], const unsigned (&b)[2]) {{
+__device__ inline void multiply_16x8x8(float* sums, const unsigned (&a)[4], const unsigned (&b)[2]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-      "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}}
-__device__ inline void publish() {{}}
-__device__ inline void finish(float (&)[64]) {{}}
-__device__ inline unsigned term(const float* p, int lane, int k) {{
+}
+__device__ inline void publish() {}
+__device__ inline void finish(float (&)[64]) {}
+__device__ inline unsigned term(const float* p, int lane, int k) {
   return __float_as_uint(p[lane * 32 + ((k / 4 ^ lane % 8) * 4) + k % 4]);
-}}
-__device__ inline void multiply(float (&part)[64], const float* a, int half_a, const float* b, int half_b) {{
+}
+__device__ inline void multiply(float (&part)[64], const float* a, int half_a, const float* b, int half_b) {
   const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, q = threadIdx.x % 4;
 #pragma unroll
   for (int u = 0; u < 64; ++u) part[u] = 0;
 #pragma unroll
-  for (int k = q; k < 32; k += 8) {{
-    const unsigned high_a[4] = {{term(a, row, k), term(a, row + 8, k), term(a, row, k + 4), term(a, row + 8, k + 4)}};
+  for (int k = q; k < 32; k += 8) {
+    const unsigned high_a[4] = {term(a, row, k), term(a, row + 8, k), term(a, row, k + 4), term(a, row + 8, k + 4)};
     const float* const l = a + half_a;
-    const unsigned low_a[4] = {{term(l, row, k), term(l, row + 8, k), term(l, row, k + 4), term(l, row + 8, k + 4)}};
+    const unsigned low_a[4] = {term(l, row, k), term(l, row + 8, k), term(l, row, k + 4), term(l, row + 8, k + 4)};
 #pragma unroll
-    for (int j = 0; j < 16; ++j) {{
+    for (int j = 0; j < 16; ++j) {
       const int column = j * 8 + threadIdx.x % 32 / 4;
-      const unsigned high_b[2] = {{term(b, column, k), term(b, column, k + 4)}};
-      const unsigned low_b[2] = {{term(b + half_b, column, k), term(b + half_b, column, k + 4)}};
+      const unsigned high_b[2] = {term(b, column, k), term(b, column, k + 4)};
+      const unsigned low_b[2] = {term(b + half_b, column, k), term(b + half_b, column, k + 4)};
       multiply_16x8x8(&part[j * 4], low_a, high_b);
       multiply_16x8x8(&part[j * 4], high_a, low_b);
       multiply_16x8x8(&part[j * 4], high_a, high_b);
-    }}
-  }}
-}}
+    }
+  }
+}
 #endif
 
 // Among how many blocks the depth of a tile is split, so that the last wave of blocks is nearly full.
-inline int parts_of(int64_t tiles, int64_t depth) {{
+inline int parts_of(int64_t tiles, int64_t depth) {
   int device = 0, processors = 132;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   double least = 1e30;
   int best = 1;
-  for (int parts = 1; parts == 1 || (parts * 256 <= depth && parts <= processors && tiles < 4 * processors); ++parts) {{
+  for (int parts = 1; parts == 1 || (parts * 256 <= depth && parts <= processors && tiles < 4 * processors); ++parts) {
     const double time = double((tiles * parts + processors - 1) / processors) / parts + 0.01 * (parts > 1);
     if (time < 0.9 * least) least = time, best = parts;
-  }}
+  }
   return best;
-}}
+}
 """
 
 
@@ -145,24 +122,16 @@ __device__ inline void multiply_16x8_{numbers}(float* sums, const unsigned (&a)[
 
 def one_product(numbers: str) -> str:
     """Return the fixed text of products that take one pass: in TF32, or of numbers of sixteen bits."""
-    kind, terms = KINDS[numbers]
-    flags = "" if terms == 8 else ", 0, 0"
+    kind, _ = KINDS[numbers]
     return f"""
 __device__ inline void multiply_{numbers}(float (&sums)[64], const float* a, const float* b, int more) {{
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const uint64_t from_a = descriptor(a), from_b = descriptor(b);
-  hold(sums);
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  rk::wgmma_hold(sums);
+  rk::wgmma_fence();
 #pragma unroll
-  for (int s = 0; s < 8; s += 2)
-    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %66, 0;\\n"
-        "wgmma.mma_async.sync.aligned.m64n128k{terms}.f32.{kind}.{kind} {{{registers(0, 16)}, "
-        "{registers(16, 16)}, {registers(32, 16)}, "
-        "{registers(48, 16)}}}, %64, %65, p, 1, 1{flags}; }}"
-        : EIGHT_OF(sums, 0), EIGHT_OF(sums, 8), EIGHT_OF(sums, 16), EIGHT_OF(sums, 24), EIGHT_OF(sums, 32),
-          EIGHT_OF(sums, 40), EIGHT_OF(sums, 48), EIGHT_OF(sums, 56)
-        : "l"(from_a + s), "l"(from_b + s), "r"(more | s));
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  for (int s = 0; s < 8; s += 2) rk::wgmma_{kind}(sums, from_a + s, from_b + s, more | s);
+  rk::wgmma_commit();
 #else
   const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   if (!more)
