@@ -4,14 +4,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from judging import SOFTMAX, THOROUGH
 from support.kept import kept_judge
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.parallel_copy import CHUNK, copied, copy_bytes
+from rag_kernels.eval.children.right_answers import RightAnswers
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
@@ -108,3 +112,19 @@ def test_large_copies_are_whole() -> None:
     target = np.zeros_like(source)
     copy_bytes(target, source[::-1])
     assert np.array_equal(target, source[::-1])
+
+
+@pytest.mark.parametrize(("free_gib", "emptied"), [(64, 0), (16, 1)])
+def test_temporaries_on_a_gpu_are_given_back_where_they_are_much_of_what_is_free(
+    monkeypatch: pytest.MonkeyPatch, free_gib: int, emptied: int
+) -> None:
+    """Two of three GiB are free in the process itself."""
+    given_back: list[bool] = []
+    cuda = {"memory_reserved": 3 << 30, "memory_allocated": 1 << 30, "mem_get_info": (free_gib << 30, 80 << 30)}
+    for name, value in cuda.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(True))
+    answers: Any = object.__new__(RightAnswers)
+    answers.module = SimpleNamespace(device=torch.device("cuda"))
+    answers._release()
+    assert len(given_back) == emptied

@@ -50,7 +50,7 @@ from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Draft
 
 CLASSES = {"strict": (None, "strict"), "tf32": (None, "tf32"), "bfloat16": ("bfloat16", "strict")}
-REFERENCE, SPARES = "rag_kernels.eval.children.reference:serve_cuda", 3
+REFERENCE, SPARES = "rag_kernels.eval.children.reference:serve_cuda", 4
 LEAD = 24  # prepared and not taken: beyond it the cores are the judges'
 CONTEXT = 700 << 20  # bytes of a GPU that a process takes before it has a tensor
 EXAMINED_BYTES = 1 << 30  # of a footprint: what is larger is examined where it is judged
@@ -323,7 +323,7 @@ def judges(asked: argparse.Namespace) -> Iterator[Judges]:
 def limits_of(precision: str, asked: argparse.Namespace, *, confirm: bool) -> Limits:
     burst_bytes = asked.burst_mib << 20
     if confirm:
-        timing = TimingRule(pairs=12, max_pairs=20, self_pairs=12, warm_pairs=7, burst_bytes=burst_bytes)
+        timing = TimingRule(pairs=10, max_pairs=12, self_pairs=10, warm_pairs=5, burst_bytes=burst_bytes)
         return Limits(precision=precision, timing=timing, sanitizers_in_turn=False)
     few = min(7, asked.pairs)
     timing = TimingRule(pairs=asked.pairs, max_pairs=2 * asked.pairs, few_pairs=few, burst_bytes=burst_bytes)
