@@ -23,6 +23,7 @@ from rag_kernels.eval.workloads import workloads_of
 from rag_kernels.export.drop_in import DropIn, Fallback, with_kernel
 from rag_kernels.export.forms.module_file import compiled_of
 from rag_kernels.export.out_file import write_kernel
+from rag_kernels.export.serving.results import Results, results_of
 from rag_kernels.export.training_step import told as step_told
 from rag_kernels.feedback import explain
 from rag_kernels.ingest.functional.training_step import training_step
@@ -60,6 +61,7 @@ class Best:
     attempt: Attempt | None
     signature: tuple[Any, ...] = ()  # of the module, as it was when the kernel was written
     served: tuple[Served, ...] = ()  # what came of the kernel at each workload, where there are several
+    results: Results | None = None  # how the module arranges its results
 
     @property
     def speedup(self) -> float | None:
@@ -101,7 +103,7 @@ class Best:
             raise ProblemError(
                 f"{self.problem.name} has other settings than the kernel was written for: optimize again."
             )
-        return with_kernel(copy.copy(self.module), compiled_of(kernel, listed=True))
+        return with_kernel(copy.copy(self.module), compiled_of(kernel, listed=True), self.results)
 
     def fits(self, module: torch.nn.Module) -> bool:
         """Return whether a module is of the same class, settings, and shapes of parameters and buffers."""
@@ -172,7 +174,16 @@ def optimize(
                     progress(event)
     found = search.found
     assert found is not None
-    return Best(module, searched_at(problem, sizes), tuple(attempts), found.best, signature, found.served)
+    results = _results(module, example_inputs)
+    return Best(module, searched_at(problem, sizes), tuple(attempts), found.best, signature, found.served, results)
+
+
+def _results(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Results | None:
+    """Return how a module arranges its results; None where that takes data: its first call tells."""
+    try:
+        return results_of(module.forward, inputs, {})
+    except Exception:  # whatever a module raises without data
+        return None
 
 
 def _inputs(given: Sequence[torch.Tensor] | torch.Tensor) -> Sequence[torch.Tensor]:
@@ -206,10 +217,10 @@ def apply(model: torch.nn.Module, kernels: Iterable[Best]) -> list[str]:
     found = [(best, compiled_of(best._kernel(), listed=True)) for best in kernels if best.attempt is not None]
     replaced: list[str] = []
     for name, module in list(model.named_modules()):
-        compiled = next((compiled for best, compiled in found if best.fits(module)), None)
-        if compiled is None or isinstance(module, DropIn) or any(_within(name, done) for done in replaced):
+        best, compiled = next(((best, compiled) for best, compiled in found if best.fits(module)), (None, None))
+        if best is None or compiled is None or isinstance(module, DropIn) or any(_within(name, o) for o in replaced):
             continue
-        with_kernel(module, compiled)
+        with_kernel(module, compiled, best.results)
         replaced.append(name)
     return replaced
 
@@ -235,10 +246,18 @@ def _signature(module: torch.nn.Module) -> tuple[Any, ...]:
     told_of: list[Any] = []
     for name, part in module.named_modules():
         values = vars(part).items()
-        settings = {key: repr(value) for key, value in values if not key.startswith(("_", "kernel_"))}
+        settings = {key: _setting(value) for key, value in values if not key.startswith(("_", "kernel_"))}
         told_of.append((name, getattr(part, "MADE_OF", type(part)), settings))
     told_of += [(name, tuple(value.shape), value.dtype) for name, value in module.state_dict().items()]
     return tuple(told_of)
+
+
+def _setting(value: Any, depth: int = 3) -> str:
+    """Return the text of a setting; of an object without one of its own what is in it, not where it is."""
+    own = getattr(type(value), "__repr__", None) is not object.__repr__
+    if own or not depth or not hasattr(value, "__dict__"):
+        return repr(value)
+    return f"{type(value)} of { {name: _setting(one, depth - 1) for name, one in vars(value).items()} }"
 
 
 def _cells(attempt: Attempt) -> str:

@@ -214,7 +214,7 @@ def test_what_is_recorded_without_the_operator_says_why(norm: ModuleType) -> Non
     for wanted, grad, inputs, free in [
         ("gradients are wanted", True, (ROWS, 2), {"x": {0: torch.export.Dim("rows", min=2, max=4096)}, "power": None}),
         ("Free sizes need bounds", False, (ROWS, 2), {"x": {0: torch.export.Dim.AUTO}, "power": None}),
-        ("it got 1 inputs", False, (ROWS,), None),
+        ("mask is given", False, (ROWS, 2, torch.ones(64)), None),
     ]:
         with torch.set_grad_enabled(grad), pytest.warns(KernelNotUsed, match=wanted):
             torch.export.export(module, inputs, dynamic_shapes=free)
@@ -478,7 +478,7 @@ def written_to(norm: ModuleType) -> str:
     return answer(module, norm.Model(64), ROWS)
 
 
-def recorded(norm: ModuleType, *more: Any, **how: Any) -> str:
+def recorded(norm: ModuleType, *more: Any, named: bool = False, **how: Any) -> str:
     """What torch.compile records."""
     seen: list[str] = []
 
@@ -490,7 +490,8 @@ def recorded(norm: ModuleType, *more: Any, **how: Any) -> str:
     module, twin = norm.ModelNew(64), norm.Model(64)
     twin.load_state_dict(module.state_dict())
     module.eps = twin.eps = how.pop("eps", 1e-6)
-    torch.testing.assert_close(torch.compile(module, backend=backend, **how)(ROWS, *more), twin(ROWS, *more))
+    whole = torch.compile(module, backend=backend, **how)
+    torch.testing.assert_close(whole(power=2, x=ROWS) if named else whole(ROWS, *more), twin(ROWS, *more))
     return "operator" if norm.COMPILED.name in seen[0] else "module"
 
 
@@ -561,6 +562,7 @@ WAYS: dict[str, Any] = {
     "pickle": lambda n: answer(pickle.loads(pickle.dumps(n.ModelNew(64))), n.Model(64), ROWS),
     "torch.compile": lambda n: recorded(n, 2),
     "torch.compile(fullgraph=True)": lambda n: recorded(n, 2, fullgraph=True),
+    "torch.compile, inputs by keyword": lambda n: recorded(n, named=True),
     "torch.compile, with an input's default left out": recorded,
     "torch.compile, a changed attribute": lambda n: recorded_changed(n, "attribute"),
     "torch.compile, a changed global that the forward reads": lambda n: recorded_changed(n, "global"),

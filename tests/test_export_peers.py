@@ -152,6 +152,9 @@ with torch.no_grad(), warnings.catch_warnings(record=True) as seen:
     assert "refuses the call: no 77" in str(seen.pop().message)
     module.factor = 0.5
     torch.testing.assert_close(module(x), torch.tanh(x) * 0.5)
+    names["Model"].forward = lambda self, x: {{"y": torch.tanh(x) * self.factor, "none": None}}
+    made = names["ModelNew"](2.0)(x)
+    torch.testing.assert_close(made, {{"y": torch.tanh(x) * 2.0, "none": None}})
 init = names["Model"].__init__
 def with_weight(self, *args):
     init(self, *args)

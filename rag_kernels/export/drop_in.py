@@ -15,19 +15,41 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.export.serving.built import MachineError
 from rag_kernels.export.serving.guard import Lines
-from rag_kernels.export.serving.held import PLAIN, VALUES, WATCHED, Held, Looks, frozen, outside, read, unwrapped
-from rag_kernels.export.serving.inputs import guarded_inputs, leaves_given
+from rag_kernels.export.serving.held import (
+    PLAIN,
+    VALUES,
+    WATCHED,
+    Held,
+    Looks,
+    Object,
+    frozen,
+    outside,
+    read,
+    unwrapped,
+)
+from rag_kernels.export.serving.inputs import Input, guarded_inputs, inputs_of, leaves_given, leaves_traced
+from rag_kernels.export.serving.results import Results, arrangement, other_results, results_of
 from rag_kernels.export.serving.served import NONE, Reason, state_at
 
 Guard = Callable[..., tuple[list[Any], Any] | None]
 LEAVES = frozenset({torch.Tensor, nn.Parameter, int, float, bool, type(None)})
 OWN = frozenset(
-    {"kernel_used", "kernel_reason", "kernel_calls", "kernel_fallbacks", "_refused", "_held", "_looks", "_guard"}
+    {
+        "kernel_used",
+        "kernel_reason",
+        "kernel_calls",
+        "kernel_fallbacks",
+        "_refused",
+        "_held",
+        "_looks",
+        "_guard",
+        "_results",
+        "_arranged",
+    }
 )
 
 
@@ -52,12 +74,15 @@ class DropIn(nn.Module):
     COMPILED: ClassVar[CompiledForward]
     VERIFIED: ClassVar[Callable[[], Sequence[Any]]]  # the problem's `get_init_inputs`
     OUTSIDE: ClassVar[list[Any]]
+    INPUTS: ClassVar[tuple[Input, ...]]
+    RESULTS: ClassVar[Results | None] = None  # how the module arranges its results, where that is known
     MADE_OF: ClassVar[type[nn.Module] | None] = None  # the class of the module that `with_kernel` was given
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "COMPILED" in vars(cls):
             cls.OUTSIDE = outside([cls, *_siblings(_original(cls))], _original(cls))
+            cls.INPUTS = inputs_of(_original(cls).forward)
             cls.forward = _with_signature(DropIn.forward, _original(cls).forward)  # type: ignore[method-assign]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -75,8 +100,11 @@ class DropIn(nn.Module):
         self._held: Held | None = None
         self._looks: Looks | None = None
         self._guard: Guard | None = None
+        self._results: Results | None = None
+        self._arranged: Callable[[Any], Any] | None = None  # where a kernel's results are not what the module returns
         if not refused.text:
             self._refused = self._hold()
+            self._known_results()
         if self.COMPILED.not_written and not self._refused.text:
             names = ", ".join(self.COMPILED.not_written)
             warnings.warn(f"The compiled kernel does not write to {names}, as the module does.", stacklevel=4)
@@ -88,6 +116,32 @@ class DropIn(nn.Module):
             return Reason("module", f"its attributes cannot be held ({error}).")
         return NONE
 
+    def _known_results(self) -> None:
+        """Keep how the results are arranged, by the problem's own inputs: compilers record calls of a module unseen.
+
+        Where these cannot be had without data, the first call tells.
+        """
+        kind = type(self)
+        drawn = getattr(getattr(kind, "VERIFIED", None), "__globals__", {}).get("get_inputs")
+        if kind.RESULTS is None and drawn is not None:
+            try:
+                with FakeTensorMode(allow_non_fake_inputs=True):
+                    kind.RESULTS = arrangement(super().forward(*drawn()[self.COMPILED.pulled :]))
+            except Exception:  # whatever a problem raises without data
+                return
+        if kind.RESULTS is not None:
+            self._refused = self._keep(kind.RESULTS)
+
+    def _keep(self, found: Results) -> Reason:
+        """Keep how results are arranged; return why the kernel's cannot be."""
+        compiled = self.COMPILED
+        told = other_results(found, len(compiled.outputs) - compiled.hidden, moves=bool(compiled.served.free))
+        if told:
+            return Reason("results", told)
+        self.__dict__["_results"] = found
+        self.__dict__["_arranged"] = None if found.plain() else found.arranged
+        return NONE
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_looks": None, "_guard": None}  # they look at this module, not at a copy
 
@@ -95,6 +149,14 @@ class DropIn(nn.Module):
         if self.MADE_OF is None:
             return super().__reduce_ex__(protocol)
         return _blank, (self.MADE_OF, self.COMPILED), self.__getstate__()
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """Return the module that it replaces: torch.jit.script takes no conditions on its calls."""
+        _told_of_recording("torch.jit.script takes the module itself; use torch.export.")
+        original = _original(type(self))
+        made: nn.Module = original.__new__(original)
+        made.__dict__.update({name: value for name, value in vars(self).items() if name not in OWN})
+        return made
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the kernel, or the module's own forward where the call is not one that the kernel was verified for."""
@@ -109,7 +171,8 @@ class DropIn(nn.Module):
             values = self.__dict__
             values["kernel_used"], values["kernel_reason"] = True, ""
             values["kernel_calls"] += 1
-            return result
+            arranged = values.get("_arranged")
+            return result if arranged is None else arranged(result)
         self._fell_back(reason)
         return super().forward(*args, **kwargs)
 
@@ -138,15 +201,22 @@ class DropIn(nn.Module):
         return result, reason
 
     def _looked_at(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Reason]:
-        compiled = self.COMPILED
+        compiled, leaves = self.COMPILED, args
         if kwargs or len(args) != compiled.served.leaves or any(type(value) not in LEAVES for value in args):
             try:
-                args = leaves_given(_original(type(self)).forward, self, args, kwargs, compiled.served.leaves)
+                found = leaves_given(_original(type(self)).forward, self, args, kwargs, compiled.served.leaves)
             except TypeError:
                 return None, Reason("arguments", "they do not fit the forward.")  # which will say so itself
-            if isinstance(args, Reason):
-                return None, args
-        return compiled.result_or_reason(self, args, lambda sizes: self._agrees(args, sizes))
+            if isinstance(found, Reason):
+                return None, found
+            leaves = found
+        result, reason = compiled.result_or_reason(self, leaves, lambda sizes: self._agrees(args, kwargs, sizes))
+        if not reason.text and self.__dict__.get("_results") is None:
+            try:
+                reason = self._keep(results_of(super().forward, args, kwargs))
+            except Exception as error:  # whatever a module raises without data
+                reason = Reason("results", f"how the module arranges its results is not known ({error}).")
+        return (None, reason) if reason.text else (result, NONE)
 
     def _guarded(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Guard:
         """Return what answers calls that are given like this one, which took the kernel, while nothing changes."""
@@ -167,29 +237,28 @@ class DropIn(nn.Module):
             lines.refuse(f"not {lines.name(values)}['training']")
         return lines.function(parameters, compiled.guarded(lines, names))
 
-    def _agrees(self, args: Sequence[Any], sizes: tuple[Any, ...]) -> Reason:
+    def _agrees(self, args: Sequence[Any], kwargs: dict[str, Any], sizes: tuple[Any, ...]) -> Reason:
         """Ask the module itself, without data, what it makes of sizes other than the verified ones."""
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
-            try:
-                made = pytree.tree_leaves(super().forward(*fakes))
-            except Exception as error:  # whatever a module raises at sizes that it does not take
-                return Reason("sizes", f"the module itself does not take these sizes ({error}).")
-        shapes = tuple(tuple(tensor.shape) for tensor in made)
+        try:
+            shapes = results_of(super().forward, args, kwargs).shapes
+        except Exception as error:  # whatever a module raises at sizes that it does not take
+            return Reason("sizes", f"the module itself does not take these sizes ({error}).")
         sizes = sizes[: len(sizes) - self.COMPILED.hidden]
         return NONE if shapes == sizes else Reason("sizes", f"it would return {sizes}, and the module {shapes}.")
 
     def _traced(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Return what torch.compile and torch.export record: the operator where its contract holds, else the module."""
         reason = self._refused.text
-        if not reason and kwargs:
-            reason = "inputs are given by keyword: a graph is recorded by position."
+        if not reason and self._results is None:
+            reason = "how the module arranges its results is not known: call it once before it is recorded."
         if not reason and self._held is not None:
             reason = _changed_traced(self, self._held, self.OUTSIDE)
         if not reason:
-            result, reason = self.COMPILED.traced(self, pytree.tree_leaves(tuple(args)))
+            leaves, reason = leaves_traced(self.INPUTS, args, kwargs, self.COMPILED.served.leaves)
+        if not reason:
+            result, reason = self.COMPILED.traced(self, leaves)
             if not reason:
-                return result
+                return result if self._arranged is None or self._results is None else self._results.arranged(result)
         _told_of_recording(reason)
         return super().forward(*args, **kwargs)
 
@@ -202,12 +271,14 @@ class DropIn(nn.Module):
         self.kernel_fallbacks[reason.what] = Fallback(known.calls + 1 if known else 1, reason.text)
 
 
-def with_kernel(module: nn.Module, compiled: CompiledForward) -> nn.Module:
+def with_kernel(module: nn.Module, compiled: CompiledForward, results: Results | None = None) -> nn.Module:
     """Make a module run a kernel that was verified for it as it is now, in place; return it.
 
-    Its parameters, hooks, names and class relations stay: it becomes of a class of its own below its class.
+    Its parameters, hooks, names and class relations stay: it becomes of a class of its own below its class. `results`
+    is how it arranges its results, which its first call tells otherwise.
     """
     kind = _kind(type(module), compiled)
+    kind.RESULTS = results
     module.__class__ = kind
     assert isinstance(module, DropIn)
     module._start(NONE)
@@ -276,6 +347,23 @@ def _with_signature(forward: Any, original: Any) -> Any:
     return made
 
 
+def _as_it_was(now: Any, value: Any) -> bool:
+    """Return whether a value is what it was: a plain one, or an object of plain ones, such as a model's config."""
+    if isinstance(value, Object):
+        fields = vars(now) if type(now) is value.kind else {"": None}
+        same = all(name in fields and _as_it_was(fields[name], one) for name, one in value.fields.items())
+        return same and all(name in value.fields for name in fields)  # asked one by one: a guard for each
+    if isinstance(value, dict):
+        return (
+            type(now) is dict
+            and len(now) == len(value)
+            and all(k in now and _as_it_was(now[k], v) for k, v in value.items())
+        )
+    if isinstance(value, list | tuple):
+        return type(now) is type(value) and len(now) == len(value) and all(map(_as_it_was, now, value))
+    return isinstance(value, bool | int | float | str | None | torch.dtype | torch.device) and bool(now == value)
+
+
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _told_of_recording(reason: str) -> None:
     """Warn, while a graph is recorded, that it is the module's."""
@@ -294,7 +382,7 @@ def _changed_traced(module: nn.Module, held: Held, places: Sequence[tuple[Any, s
             if name in WATCHED:
                 differs = len(now) != len(value) or any(key not in now or now[key] is not value[key] for key in value)
             else:
-                differs = not isinstance(value, bool | int | float | str | None) or now != value
+                differs = not _as_it_was(now, value)
             if differs:
                 return f"{path}.{name}".lstrip(".") + " is not as it was, or no plain value."
         if new := held.added(part.__dict__, path):

@@ -120,6 +120,11 @@ class CompiledForward:
         """How many of the last outputs are not the module's, but what a step's forward saves."""
         return (self._step.saved or 0) if self._step is not None else 0
 
+    @property
+    def pulled(self) -> int:
+        """How many of the problem's first inputs are gradients of outputs, which a module is not called with."""
+        return sum(what == "grad" for what, _ in self._step.takes) if self._step is not None else 0
+
     def _without(self, values: Sequence[Any]) -> bool:
         """Return whether there is no kernel for the gradients of such a call."""
         return self._step is None and (self.backward is None or not self.served.as_verified(values))
@@ -153,9 +158,12 @@ class CompiledForward:
             given = [placed(v, self.any_alignment).detach() if isinstance(v, torch.Tensor) else v for v in values]
             forward = self._forward
             try:
-                return forward(*given, **self.constants)
+                made = forward(*given, **self.constants)
             except Exception as error:
                 raise refused(error, self.backend) from error
+        if isinstance(made, torch.Tensor):
+            return made
+        return made[0] if len(made) == 1 else tuple(made)
 
     def traced(self, module: torch.nn.Module, leaves: Sequence[Any]) -> tuple[Any, str]:
         """Return the operator's result where its contract holds, else why it does not; conditions become guards.

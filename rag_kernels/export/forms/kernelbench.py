@@ -34,11 +34,11 @@ class ModelNew(Model):
         super().__init__(*args, **kwargs)
         self.requires_grad_(False)  # evaluators time forward passes outside of torch.no_grad()
         self.rk_same = self.rk_arguments(*args, **kwargs) == self.rk_arguments(*get_init_inputs())
-        self.rk_settings, self.rk_warned = self.rk_found(), set()
+        self.rk_settings, self.rk_warned, self.rk_results = self.rk_found(), set(), None
 
     def forward(self, *args, **kwargs):
         try:
-            return rk_kernel(self.rk_values(args, kwargs))
+            return self.rk_arranged(rk_kernel(self.rk_values(args, kwargs)), args)
         except RkNotVerified as reason:
             if str(reason) not in self.rk_warned:
                 import warnings
@@ -54,6 +54,22 @@ class ModelNew(Model):
         bound = inspect.signature(Model.__init__).bind(self, *args, **kwargs)
         bound.apply_defaults()
         return repr(list(bound.arguments.items())[1:])
+
+    def rk_arranged(self, made, args):
+        """The kernel's tensors as the module arranges its results, which it tells once, without data."""
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.utils import _pytree as pytree
+
+        if self.rk_results is None:
+            try:
+                with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                    results = super().forward(*pytree.tree_map_only(torch.Tensor, mode.from_tensor, args))
+            except Exception as error:
+                raise RkNotVerified(f"how the module arranges its results is not known ({{error}}).") from error
+            leaves, tree = pytree.tree_flatten(results)
+            self.rk_results = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves], tree
+        (leaves, tree), tensors = self.rk_results, iter([made] if isinstance(made, torch.Tensor) else made)
+        return pytree.tree_unflatten([next(tensors) if leaf is None else leaf[0] for leaf in leaves], tree)
 
     def rk_found(self):
         """Plain attributes of the module and its parts, which its forward may read."""

@@ -26,6 +26,7 @@ CARRIED = (
     "serving/torch_operator",
     "serving/held",
     "serving/inputs",
+    "serving/results",
     "serving/built_alone",
     "runtime",
     "drop_in",

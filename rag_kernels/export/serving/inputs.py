@@ -9,12 +9,56 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils import _pytree as pytree
 
 from rag_kernels.export.serving.guard import Lines
 from rag_kernels.export.serving.served import Reason
+
+PLAIN = (bool, int, float, str)  # defaults that may be given as another object of the same value
+
+
+class Input(NamedTuple):
+    """One input of a forward."""
+
+    name: str
+    default: Any  # `inspect.Parameter.empty` where it has none
+    named: bool  # not one of `*args` or `**kwargs`
+
+
+def inputs_of(forward: Callable[..., Any]) -> tuple[Input, ...]:
+    """Return the inputs of a forward in their order, without the module."""
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    found = list(inspect.signature(forward).parameters.values())[1:]
+    return tuple(Input(one.name, one.default, one.kind not in several) for one in found)
+
+
+def leaves_traced(
+    inputs: Sequence[Input], args: Sequence[Any], kwargs: dict[str, Any], leaves: int
+) -> tuple[list[Any], str]:
+    """Return what `leaves_given` does, in words that compilers of Python know, or why it is not served."""
+    if not kwargs and len(args) == leaves:
+        return pytree.tree_leaves(tuple(args)), ""
+    given: list[Any] = []
+    for i, one in enumerate(inputs):
+        if not one.named:
+            if kwargs:
+                return [], "inputs are given by keyword to a forward that takes any."
+            return pytree.tree_leaves(tuple(args)), ""
+        value = args[i] if i < len(args) else kwargs.get(one.name, one.default)
+        if value is inspect.Parameter.empty:
+            return [], f"{one.name} is not given."
+        if len(given) < leaves:
+            given += pytree.tree_leaves(value)
+        elif not _alike(value, one.default):
+            return [], f"{one.name} is given, which was not when it was verified."
+    return given, ""
+
+
+def _alike(value: Any, default: Any) -> bool:
+    """Return whether an input is its default, or of the same value."""
+    return value is default or (isinstance(default, PLAIN) and type(value) is type(default) and value == default)
 
 
 @functools.cache
@@ -34,8 +78,8 @@ def leaves_given(
         found = pytree.tree_leaves(value)
         if len(given) < leaves:
             given += found
-        elif found and value is not (default := _default(signature.parameters[name])):
-            return Reason(name, f"{name} is given, and was {default!r} when it was verified.")
+        elif found and not _alike(value, default := _default(signature.parameters[name])):
+            return Reason(name, f"{name} is {value!r}, and was {default!r} when it was verified.")
     return given
 
 
@@ -53,7 +97,9 @@ def guarded_inputs(
         elif one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             lines.refuse(name)
         else:
-            lines.refuse(f"{name} is not {lines.name(_default(one))}")
+            default = lines.name(_default(one))
+            unlike = f"{lines.type}({name}) is not {lines.type}({default}) or {name} != {default}"
+            lines.refuse(f"{name} is not {default}{f' and ({unlike})' * isinstance(_default(one), PLAIN)}")
     if len(given) != len(leaves_given(forward, module, args, kwargs, leaves)):  # nested as only pytree knows
         lines.refuse("True")
         given = ["None"] * leaves

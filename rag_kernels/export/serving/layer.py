@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from rag_kernels.export.serving.held import WATCHED, Held, outside
 from rag_kernels.export.serving.launch import KernelRefused
+from rag_kernels.export.serving.results import Results, other_results, results_of
 from rag_kernels.export.serving.served import NONE, RELATED, Reason, Served
 
 
@@ -27,13 +28,15 @@ class LayerCall:
     def __init__(self, operator: Callable[..., Any], served: Served, made: Callable[[], nn.Module]) -> None:
         self.operator, self.served, self.made = operator, served, made
         self.told: set[str] = set()
+        self.results: Results | None = None  # how the module arranges them, which its first call tells
 
     def __call__(self, module: nn.Module, inputs: Sequence[Any]) -> Any:
         """Run the operator, or the forward of the module's class where the call is not one that was verified."""
-        values = self._values(module, pytree.tree_leaves(tuple(inputs)))
+        values = self._values(module, inputs)
         if not isinstance(values, Reason):
             try:
-                return self.operator(*values)
+                made = self.operator(*values)
+                return made if self.results is None or self.results.plain() else self.results.arranged(made)
             except KernelRefused as error:
                 values = Reason("kernel", f"{error} ({self.served.told(values)})")
         if values.what not in self.told:
@@ -41,8 +44,8 @@ class LayerCall:
             warnings.warn(f"The compiled kernel is not used: {values.text}", stacklevel=4)
         return type(module).forward(module, *inputs)
 
-    def _values(self, module: nn.Module, leaves: Sequence[Any]) -> list[Any] | Reason:
-        served, reason = self.served, self.served.mode()
+    def _values(self, module: nn.Module, inputs: Sequence[Any]) -> list[Any] | Reason:
+        served, reason, leaves = self.served, self.served.mode(), pytree.tree_leaves(tuple(inputs))
         if reason.text:
             return reason
         try:
@@ -57,7 +60,20 @@ class LayerCall:
         _, reason = served.outputs_of(values, lambda sizes: RELATED if served.related else NONE)
         if not reason.text and torch.is_grad_enabled() and not served.as_verified(values):
             reason = served.graded(values)
+        if not reason.text and self.results is None:
+            reason = self._arranged(module, inputs)
         return reason if reason.text else values
+
+    def _arranged(self, module: nn.Module, inputs: Sequence[Any]) -> Reason:
+        """Keep how the module arranges its results; return why the kernel's cannot be."""
+        try:
+            found = results_of(lambda *given: type(module).forward(module, *given), inputs, {})
+        except Exception as error:  # whatever a module raises without data
+            return Reason("results", f"how the module arranges its results is not known ({error}).")
+        told = other_results(found, len(self.served.outputs), moves=bool(self.served.free))
+        if not told:
+            self.results = found
+        return Reason("results", told) if told else NONE
 
     @cached_property
     def _verified(self) -> tuple[nn.Module, Held, list[tuple[str, Any]]]:
