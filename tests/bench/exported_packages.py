@@ -41,11 +41,12 @@ def write(folder: Path, packages: Sequence[Path]) -> None:
 
 def write_one(folder: Path, package: Path) -> None:
     from rag_kernels.eval.errors import RagKernelsError
-    from rag_kernels.export.evidence import of_package
+    from rag_kernels.export.evidence import of_backwards, of_package
     from rag_kernels.export.forms.module_file import compiled_of
     from rag_kernels.export.packages import PACKAGES, write_package
 
     _, attempt = of_package(package)
+    backward = of_backwards(package, attempt).get(attempt.candidate.id)
     place = folder / attempt.candidate.id
     place.mkdir(parents=True)
     shutil.copy(package, place / "kernel.py")
@@ -53,7 +54,8 @@ def write_one(folder: Path, package: Path) -> None:
         out = place / form / (f"made{PACKAGES[form].suffix}" if PACKAGES[form].suffix == ".py" else "made")
         out.parent.mkdir()
         try:
-            write_package(attempt, form, out.parent if form == "wheel" else out)
+            pulled = backward if PACKAGES[form].pulled else None
+            write_package(attempt, form, out.parent if form == "wheel" else out, backward=pulled)
         except RagKernelsError as error:
             (out.parent / "refused").write_text(str(error))
     made = compiled_of(attempt)

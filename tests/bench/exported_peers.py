@@ -39,10 +39,11 @@ class Case:
         self.file = module_of(place / "standalone" / "made.py", f"problem_{place.name}")
         torch.manual_seed(0)
         self.init = self.file.get_init_inputs()
-        self.model = self.file.Model(*self.init).to(self.device)
-        drawn = [self.file.get_inputs()]
+        pulled = self.file.COMPILED.pulled  # of a training step, whose module is called without gradients
+        self.model = self.file.ModelNew.__bases__[1](*self.init).to(self.device)
+        drawn = [self.file.get_inputs()[pulled:]]
         size = sum(v.nbytes for v in tensors(drawn) if isinstance(v, torch.Tensor))
-        drawn += [self.file.get_inputs() for _ in range(min(burst, BURST_BYTES // max(size, 1)) - 1)]
+        drawn += [self.file.get_inputs()[pulled:] for _ in range(min(burst, BURST_BYTES // max(size, 1)) - 1)]
         self.inputs = pytree.tree_map(lambda v: v.to(self.device) if isinstance(v, torch.Tensor) else v, drawn)
         self.values = [self.arguments(inputs) for inputs in self.inputs]
         self.made: list[Any] = []  # modules of formats
