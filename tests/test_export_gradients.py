@@ -154,6 +154,69 @@ def test_packages_take_the_kernel_for_the_gradients(
     assert json.loads(card)["forward"] == forward.candidate.id and json.loads(card)["verdict"] == "Passed"
 
 
+CUDA = """
+#include "rag_kernel.h"
+typedef rk::Tensor<const double> In;
+__global__ void each(const double* x, const double* w, double rate, int64_t n, int64_t all, double* out, double* sum) {
+  const int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (i < all) out[i] = tanh(x[i] * w[i % n]) * rate, sum[i] = x[i] + w[i % n];
+}
+void scaled(In x, In weight, double rate, rk::Tensor<double> out, rk::Tensor<double> sum) {
+  const int64_t all = x.numel(), n = weight.numel();
+  RK_LAUNCH(each, dim3((all + 255) / 256), dim3(256), 0, out, x.data, weight.data, rate, n, all, out.data, sum.data);
+}
+RK_EXPORT(forward, scaled)
+"""
+BACKWARD_CUDA = """
+#include "rag_kernel.h"
+typedef rk::Tensor<const double> In;
+__global__ void each(const double* g, const double* h, const double* x, const double* w, double rate, int64_t n,
+                     int64_t rows, double* dx, double* dw) {
+  const int64_t c = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (c >= n) return;
+  double sum = 0;
+  for (int64_t i = c; i < rows * n; i += n) {
+    const double t = tanh(x[i] * w[c]), slope = rate * g[i] * (1 - t * t);
+    dx[i] = slope * w[c] + h[i], sum += slope * x[i] + h[i];
+  }
+  dw[c] = sum;
+}
+void pulled(In g, In h, In x, In weight, double rate, rk::Tensor<double> dx, rk::Tensor<double> dweight) {
+  const int64_t n = weight.numel();
+  RK_LAUNCH(each, dim3((n + 255) / 256), dim3(256), 0, dx, g.data, h.data, x.data, weight.data, rate, n, x.numel() / n,
+            dx.data, dweight.data);
+}
+RK_EXPORT(forward, pulled)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="builds for a GPU")
+def test_packages_for_a_gpu_hold_both_kernels(forward_and_backward: tuple[Attempt, Attempt], tmp_path: Path) -> None:
+    """Form and build; they are trained with in tests/bench/exported_gradients.py, where a GPU is."""
+    forward, backward = (
+        replace(one, candidate=Candidate(source, "kernel", "cuda"))
+        for one, source in zip(forward_and_backward, (CUDA, BACKWARD_CUDA), strict=True)
+    )
+    pulled = Pulled(backward, GradientNames((0, 1), ("0", "weight")))
+    for form in ("torch-op", "wheel", "hf-kernels"):
+        written = write_package(forward, form, tmp_path / form, backward=pulled)
+        checked = check_package(written)
+        assert (checked.attempt, checked.backwards) == (forward, {forward.candidate.id: pulled})
+        assert (checked.other_texts, checked.other_libraries) == ((), ())
+        place = tmp_path / f"unpacked-{form}"
+        ZipFile(written).extractall(place) if form == "wheel" else shutil.copytree(written, place)
+        built = {file.name: file.read_bytes() for file in place.rglob("*.so")}
+        assert sorted(built) == ["backward.so", "kernel.so"]
+        assert all(b"__tvm_ffi_forward" in library for library in built.values())
+        assert {file.name for file in place.rglob("*.cu")} == {"backward.cu", "kernel.cu"}
+    sources = tmp_path / "hf-kernels" / "scaled_cuda"
+    includes = [f"-I{place}" for place in (sources, *map(str, tvm_ffi.libinfo.include_paths()))]
+    command = ["nvcc", "-std=c++17", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC", *includes]
+    subprocess.run([*command, *map(str, sources.glob("*.cu")), "-o", str(tmp_path / "both.so")], check=True)
+    both = (tmp_path / "both.so").read_bytes()  # as kernel-builder links it
+    assert b"__tvm_ffi_forward" in both and b"__tvm_ffi_backward" in both
+
+
 def linked(sources: Path, folder: Path) -> None:
     """Compile the sources into one library, as kernel-builder does, which has both under their names."""
     includes = [f"-I{place}" for place in (sources, *map(str, tvm_ffi.libinfo.include_paths()))]
