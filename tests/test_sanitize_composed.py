@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from judging import OF_SANITIZERS, verdict
 from support.kept import kept_judge
 
 from rag_kernels.eval.build.candidate_form import called_kernels
+from rag_kernels.eval.build.compile import Built, build, checked, toolchain
 from rag_kernels.eval.children.candidate import Recorder
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
@@ -56,6 +59,12 @@ def forward(x, linear_weight, linear_bias):
     out = torch.empty_like(y)
     kernels.scale(y, 2.0, True, out)
     return out
+"""
+HALVES = """#include <cuda_bf16.h>
+#include "rag_kernel.h"
+__global__ void one(__nv_bfloat16* x) { *x = 1.0f; }
+void run(rk::Tensor<__nv_bfloat16> x) { one<<<1, 1>>>(x.data); }
+RK_EXPORT(ones, run)
 """
 FAULTS = {
     "a read past the end of a tensor": ("unused = y.data[n];", "heap-buffer-overflow"),
@@ -134,3 +143,10 @@ def test_all_calls_are_made_again(judge: LocalJudge, problem: FunctionalProblem,
 def test_only_functions_that_are_called_are_named() -> None:
     source = COMPOSED.replace("kernels.scale(", "kernels.other(y)\n    kernels.scale(")
     assert called_kernels(source) == ["other", "scale"]
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+def test_kernels_of_sixteen_bits_are_checked_too(tmp_path: Path) -> None:
+    """What a program declares ahead of them does not hide CUDA's types from the contract's header."""
+    [made] = build([(checked(HALVES, ["ones", "twos"]), "cuda-checked")], tools=toolchain("sm_90"), cache=tmp_path)
+    assert isinstance(made, Built), made.log

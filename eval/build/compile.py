@@ -196,12 +196,13 @@ def _last_line(command: list[str]) -> str:
 def checked(source: str, names: Sequence[str] = ()) -> str:
     """Return the text of a `-checked` program around a kernel-tier source, or around these functions of a composed one.
 
-    These are declared before: one may be defined in a namespace, or, though it is named, not at all.
+    These are declared before: one may be defined in a namespace, or, though it is named, not at all. The contract's
+    header comes with the source, which may include CUDA's half types ahead of it.
     """
     entries = ", ".join(f'{{"{name}", __tvm_ffi_{name}}}' for name in names or ("forward",))
     signature = "(void*, const TVMFFIAny*, int32_t, TVMFFIAny*)"
     declared = "".join(f'extern "C" __attribute__((weak)) int __tvm_ffi_{name}{signature};\n' for name in names)
-    before = f'#include "rag_kernel.h"\n{declared}#line 1\n' if names else ""
+    before = f"#include <tvm/ffi/c_api.h>\n{declared}#line 1\n" if names else ""
     return f'{before}{source}\n#define RAG_ENTRIES {entries}\n#include "rag_driver.h"\n'
 
 
