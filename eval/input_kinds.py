@@ -15,6 +15,11 @@ DEEPEST, MASKED = "deepest", "masked rows"
 # rows of which the elements that a sample takes are others than the rest; what overflows fp16; just below an overflow
 # of exponentials; as large as floats go.
 CREST, CLUSTERS, PIVOTS, OVERFLOW, BRINK, HUGE = "crest", "clusters", "pivots", "overflow", "brink", "huge"
+SORTED_ROWS = "sorted rows"  # up or down: each element is a new largest, or none is
+# Of what is computed element by element: inputs that were searched for, whose results are close to zero though they are
+# not, or nearly overflow.
+ROOTS, PEAKS = "results close to zero", "results close to an overflow"
+SEARCHED = (ROOTS, PEAKS)
 SPECIAL = (
     EDGES,
     AT_CONSTANTS,
@@ -25,6 +30,9 @@ SPECIAL = (
     CREST,
     CLUSTERS,
     PIVOTS,
+    SORTED_ROWS,
+    ROOTS,
+    PEAKS,
     BRINK,
     HUGE,
     FADING,
@@ -51,10 +59,13 @@ WIDE = "wide integers"  # of either sign, or all that what reads them as indices
 # targets that a loss is to leave out; indices that count from the end where the problem draws none.
 REPEATED, IGNORED, FROM_END = "repeated integers", "ignored targets", "indices from the end"
 ALIKE = "one integer throughout"  # truth values are all true then
-INTEGER_KINDS = (WIDE, REPEATED, ALIKE, IGNORED, FROM_END)
+UNTRUE = "no truth at all"  # of truth values
+WIDEST = "widest integers"  # as wide as their dtype, where nothing reads them as indices: no float holds all of them
+INTEGER_KINDS = (WIDE, WIDEST, REPEATED, ALIKE, UNTRUE, IGNORED, FROM_END)
 # Products that are exact (`eval.numerics.exactness_probe`): of one factor, of the others, of what a softmax weighs.
 PROBE, OTHER_PROBE, WEIGHED_PROBE = "probe", "probe of the other factors", "probe of what is weighed"
 PROBES = (PROBE, OTHER_PROBE, WEIGHED_PROBE)
+INFINITE = "infinite"  # throughout: a call that nobody compares, of which later ones may find nothing
 NON_FINITE = "non-finite"  # NaN and infinity here and there, where the module says something of them
 # Relative errors of an exactness probe: fp32 in any order of summation stays below the first; TF32, fp16 and bf16 are
 # above the second, bf16 above the third.

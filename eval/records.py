@@ -28,6 +28,8 @@ MORE_MEMORY = "more memory than the module"
 SPECIALISED = "shape-specialised"  # a label: right at its own sizes, and not at others
 ALIGNED = "aligned-only"  # a label: right where tensors begin as PyTorch allocates them, and not at any element
 ONE_CALLER = "one caller at a time"  # a label: wrong where two threads call it at once
+LEAKS = "leaks memory"  # a label: each call keeps some, which bars a claim
+SETTINGS = "changes settings of OpenMP"  # a label: what it sets for itself holds for who comes next
 SLOWER = "suspicious: slower on unrelated contents"  # a label
 UNRELATED = "unrelated contents"  # a check: as fast on these as on others
 # Labels that say what a kernel does, by what was seen: to see it once is enough. Others say how it went this time.
@@ -42,12 +44,15 @@ LASTING_LABELS = (
     "contiguous-only",
     ALIGNED,
     ONE_CALLER,
+    LEAKS,
+    SETTINGS,
     "finite-only",
     "nondeterministic",
 )
 # What keeps a speed-up out of headlines: also less accuracy than PyTorch's on finite inputs, unless these are subnormal
-# numbers, integers beyond those that the problem draws, or padding that is read and thrown away.
-BARRED_LABELS = ("degenerate problem", "suspicious", "fragile")
+# numbers, integers beyond those that the problem draws, masks of which nothing is left, or padding that is read and
+# thrown away.
+BARRED_LABELS = ("degenerate problem", "suspicious", "fragile", LEAKS)
 FORGIVEN = tuple(
     f"fragile: {kind}"
     for kind in (
@@ -56,7 +61,10 @@ FORGIVEN = tuple(
         "masked rows",
         "huge",
         "brink",
+        "results close to an overflow",
         "wide integers",
+        "widest integers",
+        "no truth at all",
         "ignored targets",
         "indices from the end",
         "initcheck",

@@ -19,6 +19,8 @@ from rag_kernels.eval.input_kinds import (
     MASKED,
     OVERFLOW,
     PIVOTS,
+    SEARCHED,
+    SORTED_ROWS,
     WHOLE,
 )
 from rag_kernels.eval.records import FunctionalProblem
@@ -71,8 +73,10 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
     if kind == CLUSTERS:
         floats = [a for a in fp.tensors if a.role == "input" and "float" in a.spec.dtype]
         return len(floats) > 1 and not is_elementwise(fp)
-    if kind == PIVOTS:
+    if kind in (PIVOTS, SORTED_ROWS):
         return not is_elementwise(fp)
+    if kind in SEARCHED:
+        return is_elementwise(fp) and not has_steps(fp) and any(s.dtype == "float32" for s in fp.outputs)
     if kind == OVERFLOW:
         return any(s.dtype == "float16" for s in fp.outputs)
     if kind in (BRINK, HUGE):

@@ -213,7 +213,7 @@ def test_a_read_out_of_bounds_at_other_sizes_is_a_label(judge: LocalJudge, softm
 def test_an_honest_softmax_passes_everything(judge: LocalJudge, softmax: FunctionalProblem) -> None:
     passed = verdict(judge, softmax, altered())
     assert isinstance(passed, Passed) and passed.labels == (), passed
-    assert "22 kinds of special values" in passed.checks
+    assert "23 kinds of special values" in passed.checks
     assert "grown sizes: 2048 instead of 256; 1024 instead of 128" in passed.checks
     assert passed.contract is not None and passed.contract.tensors[0].shape == ("N", "M")
 
@@ -382,6 +382,27 @@ def test_a_probe_tells_tf32_from_bf16_where_what_follows_a_product_enlarges_both
             outputs = module.call()
         found = answers.precision(outputs, 0)
     assert found.name == shown and found.error > SEVEN_BITS  # by which alone all four were bf16
+
+
+STEPPED = ENLARGED.replace("torch.softmax(4 * self.linear(x), dim=-1)", "torch.round(self.linear(x))")
+
+
+@pytest.mark.parametrize(("operands", "right"), [(2.0**-11, True), (0.0, False)])
+def test_a_step_is_decided_by_the_rounding_that_is_allowed(judge: LocalJudge, operands: float, right: bool) -> None:
+    import torch
+
+    fp = functionalize(problem_from_source("stepped", STEPPED), workers=judge.workers)
+    generator = torch.Generator().manual_seed(7)
+    content = [torch.randn(a.spec.shape, generator=generator) for a in fp.tensors]
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), content, seed=1)
+        answers = RightAnswers(module, [torch.empty(32, 64)], operands=operands)
+        with Perturbed(operands=to_tf32):
+            outputs = module.call()
+        assert not torch.equal(outputs[0], module.call()[0])
+        assert answers.check(outputs, None, None, noisy=False).results[0].ok == right
+        outputs[0][3, 5] += 9
+        assert not answers.check(outputs, None, None, noisy=False).results[0].ok
 
 
 @pytest.mark.parametrize(("precision", "by_noise"), [("strict", False), ("tf32", True)])

@@ -3,18 +3,21 @@
 import math
 import random
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from rag_kernels.eval.buffers.call_content import Recipe, Splice, compose, random_recipe, rows_of
+from rag_kernels.eval.input_kinds import PEAKS, ROOTS
 from rag_kernels.eval.messages.protocol import Comparison
 from rag_kernels.eval.numerics.blocks import BLOCK
 from rag_kernels.eval.numerics.compare import compare
-from rag_kernels.eval.numerics.input_draws import is_structured
+from rag_kernels.eval.numerics.input_draws import is_structured, redraw, widest
 from rag_kernels.eval.numerics.oracle import right_answer
 from rag_kernels.eval.numerics.rounding_noise import Chance
+from rag_kernels.eval.numerics.searched_inputs import search
 from rag_kernels.eval.records import TensorSpec
 from rag_kernels.eval.sessions.remembered_contents import RememberedContents
 from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for, ratio_of
@@ -187,6 +190,46 @@ def test_structured_inputs_are_left_in_place() -> None:
     assert is_structured(torch.tensor([0, 3, 7, 9]))
     assert is_structured(torch.tensor([0, 3, 7, 9], dtype=torch.uint16))
     assert not is_structured(torch.randint(0, 9, (100,))) and not is_structured(torch.tensor([True, False, True]))
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "inputs"),
+    [
+        (torch.log, ROOTS, (0.98, 1.02)),
+        (torch.nn.functional.gelu, ROOTS, (-5.0, -2.3)),
+        (torch.exp, PEAKS, (86.8, 88.3)),
+        (torch.sigmoid, PEAKS, None),
+        (torch.tanh, ROOTS, None),
+    ],
+)
+def test_inputs_are_found_by_what_comes_of_them(function: Any, kind: str, inputs: tuple[float, float] | None) -> None:
+    generator = torch.Generator().manual_seed(5)
+    own = torch.rand(64, 64, generator=generator)
+    found = [own.clone()]
+    search(kind, found, [0], lambda values: function(values[0].double()), generator)
+    if inputs is None:
+        assert torch.equal(found[0], own)
+        return
+    low, high = inputs
+    assert bool(((found[0] > low) & (found[0] < high)).all()) and found[0].unique().numel() > 1000
+    sizes = function(found[0].double()).abs()
+    assert bool(((sizes > 4e37) & (sizes < 2.1e38) if kind == PEAKS else (sizes > 9e-5) & (sizes < 2.1e-2)).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_the_widest_integers_are_of_every_length_and_pairs_of_them_in_range(dtype: torch.dtype) -> None:
+    drawn = widest(torch.zeros(4096, dtype=dtype), torch.Generator().manual_seed(1))
+    most = torch.iinfo(dtype).max // 2
+    assert drawn.dtype == dtype and -most <= int(drawn.min()) < -most // 2 < most // 2 < int(drawn.max()) <= most
+    assert int((drawn.abs() < 1 << 16).sum()) > 500
+
+
+def test_what_a_sample_takes_is_large_and_nothing_else() -> None:
+    drawn = redraw("pivots", torch.zeros(64, 1024), torch.Generator().manual_seed(1))
+    large = drawn.abs() > 100
+    assert bool((large[1::2].sum(1) == 7).all()) and bool(large[1::2, 0].all()) and bool(large[1::2, -1].all())
+    assert set(large[::2].sum(1).tolist()) == {1, 2, 3} and bool(large[::2, 1024 // 8].any())
+    assert drawn[large].unique().numel() == int(large.sum())  # no ties
 
 
 def test_numbers_that_are_all_different_are_left_in_place() -> None:

@@ -80,8 +80,10 @@ from rag_kernels.eval.messages.protocol import (
     ReferenceRequest,
     Settle,
     ShowPrecision,
+    StateLeft,
     TakeOutputs,
     TellMemory,
+    TellState,
     Timed,
     TookOutputs,
     UnknownRequest,
@@ -178,6 +180,7 @@ TO_CANDIDATE: tuple[CandidateRequest, ...] = (
     ProfileCall(0),
     Settle(),
     TellMemory(),
+    TellState(),
 )
 TO_REFERENCE: tuple[ReferenceRequest, ...] = (
     MakeDraw(3, "own", LAYOUT),
@@ -213,6 +216,7 @@ REPLIES: tuple[CandidateReply | ReferenceReply | Opened, ...] = (
     Recorded("", "too much"),
     Profile({"aten::mul": 3.5}, ("a.so",), ()),
     MemoryTaken(4096),
+    StateLeft(True, False),
     Called(2, False),
 )
 

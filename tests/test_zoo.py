@@ -48,6 +48,7 @@ QUICK = [
     "truth in another byte",
     "rows of a team that is smaller",
     "right at borders of pages",
+    "few new largest",
 ]
 
 every_specimen = pytest.mark.parametrize("specimen", SPECIMENS, ids=lambda s: s.idea)

@@ -82,10 +82,21 @@ class BoundModule:
 
     def call_in_double(self) -> list[torch.Tensor]:
         """Return the outputs of one restored call whose floating-point arguments and state are fp64."""
-        state = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        return self.call_on(None, wide=True)
+
+    def call_on(self, values: Sequence[torch.Tensor] | None, *, wide: bool) -> list[torch.Tensor]:
+        """Return the outputs of one restored call on values, one a tensor argument, or on its own; in fp64 or as they
+        are."""
         self.restore()
-        wide = {name: t.double() if t.is_floating_point() else t.clone() for name, t in state.items()}
-        return tensors(torch.func.functional_call(self.model, wide, tuple(doubled(self.inputs()))))
+        state, leaves = dict(self.model.named_parameters()) | dict(self.model.named_buffers()), list(self.leaves)
+        for argument, value in zip(self.fp.tensors, values or (), strict=values is not None):
+            if argument.role == "input":
+                leaves[int(argument.path)] = value
+            elif argument.path in state:
+                state[argument.path] = value
+        state = {name: t.double() if wide and t.is_floating_point() else t.clone() for name, t in state.items()}
+        inputs = self.inputs(leaves)
+        return tensors(torch.func.functional_call(self.model, state, tuple(doubled(inputs) if wide else inputs)))
 
     def own_results(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return results that no later call changes: copies of those that are part of the content or of the module."""

@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from threading import Barrier
 from typing import Any, assert_never
 
 import torch
@@ -40,6 +42,7 @@ from rag_kernels.eval.children.gpu_buffers import (
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.gpu_exchange import Exchange
 from rag_kernels.eval.children.memory import MemoryCount
+from rag_kernels.eval.children.thread_state import is_ieee, team_is_ieee, team_settings, use_team
 from rag_kernels.eval.messages.protocol import (
     Bind,
     Binding,
@@ -69,7 +72,9 @@ from rag_kernels.eval.messages.protocol import (
     RecordCalls,
     Recorded,
     Settle,
+    StateLeft,
     TellMemory,
+    TellState,
     UseThreads,
     candidate_opening,
     candidate_request,
@@ -79,6 +84,7 @@ from rag_kernels.eval.process.channel import Channel, Failed
 from rag_kernels.eval.records import TensorSpec
 
 SAMPLED = 256  # elements of an output
+TOGETHER_S = 0.03  # at least, that two callers call at once: another thread needs some of it to begin
 REFILL = 0x5A  # bytes of outputs between calls in a row: a large finite number of every format
 MOST_RECORDED = 64 << 20  # bytes of calls
 
@@ -229,6 +235,7 @@ class Loaded:
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         self.flags = _flags()
+        self.settings = team_settings()
         self.in_order = True
         self.code = load(message.code, self.device)
         self.memory = MemoryCount(self.device)
@@ -278,6 +285,8 @@ class Loaded:
                 self.memory.settle()
             case TellMemory():
                 reply = MemoryTaken(self.memory.peak_bytes())
+            case TellState():
+                reply = StateLeft(team_is_ieee(), team_settings() == self.settings)
             case _ as never:
                 assert_never(never)
         return reply
@@ -375,18 +384,15 @@ class Loaded:
                 place.copy_(source)
             if not self.on_cpu:
                 torch.cuda.synchronize()
-        return Pulled(form, all(b.intact() for b in bound.banded), _arithmetic_is_ieee(), self.in_order)
+        return Pulled(form, all(b.intact() for b in bound.banded), is_ieee(), self.in_order)
 
     def threads(self, count: int, *, alone: bool) -> None:
         """Use another number of OpenMP threads, in torch and in the kernel's own runtime.
 
         A thread that is `alone` is told of so many, and gets none: as where a limit is reached, or within a region.
         """
-        torch.set_num_threads(count)
-        with suppress(OSError):
-            openmp = ctypes.CDLL("libgomp.so.1")
-            openmp.omp_set_num_threads(count)
-            openmp.omp_set_max_active_levels(0 if alone else 1)
+        use_team(count, alone=alone)
+        self.settings = team_settings()
 
     def call_on(self, at: int, times: int, limit_s: float) -> Called:
         """Call it again and again into refilled outputs; what a call counts to, or keeps, shows in the end."""
@@ -404,22 +410,29 @@ class Loaded:
         return Called(times, False)
 
     def call_together(self, first: int, second: int, times: int) -> Called:
-        """Call it from two threads at once, as a program does that serves several requests."""
+        """Call it from two threads at once, as a program does that serves several requests.
+
+        So often each, and until they have been at it together for some time.
+        """
         for at in (first, second):
             self.runs[at]()
         same = {at: _as_now(self.bound[at].results) for at in (first, second)}
+        begin, count = Barrier(2), torch.get_num_threads()
 
-        def some(at: int) -> int:
-            for made in range(times):
+        def some(at: int) -> tuple[int, bool]:
+            begin.wait()
+            end_s, made = time.monotonic() + TOGETHER_S, 0
+            while made < times or time.monotonic() < end_s:
                 self.runs[at]()
+                made += 1
                 if not same[at]():
-                    return made
-            return times
+                    return made, True
+            return made, False
 
-        with ThreadPoolExecutor(1) as other:
+        with ThreadPoolExecutor(1, initializer=partial(use_team, count, alone=False)) as other:
             there = other.submit(some, second)
-            made = some(first)
-        return Called(made, made < times or there.result() < times)
+            made, differs = some(first)
+        return Called(made, differs or there.result()[1])
 
     def mute(self, muted: bool) -> None:
         """Let the own kernels of a composed source do nothing, to see whether the result needs them."""
@@ -524,10 +537,3 @@ def _state(read: Callable[[], Any]) -> Any:
 
 def _form(tensor: torch.Tensor, device: str) -> tuple[tuple[int, ...], str, str]:
     return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), device
-
-
-def _arithmetic_is_ieee() -> bool:
-    """Return False if the candidate left this thread rounding in another direction or flushing subnormals."""
-    tiny, half_ulp = 5e-324, 2.0**-53
-    one = float(len("1"))  # not a constant that the compiler folds
-    return tiny * one > 0.0 and one + half_ulp == 1.0 and one - half_ulp / 2 == 1.0 and -one - half_ulp == -1.0

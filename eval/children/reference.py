@@ -39,6 +39,9 @@ from rag_kernels.eval.input_kinds import (
     NON_FINITE,
     PROBES,
     REPEATED,
+    SEARCHED,
+    UNTRUE,
+    WIDEST,
 )
 from rag_kernels.eval.marked_values import constants_of, ignored_targets
 from rag_kernels.eval.messages.protocol import (
@@ -85,13 +88,16 @@ from rag_kernels.eval.numerics.input_draws import (
     some_ignored,
     spoiled,
     widened,
+    widest,
 )
 from rag_kernels.eval.numerics.oracle import (
+    double_factories,
     is_constant,
     strict_precision,
     timed_precision,
     vary,
 )
+from rag_kernels.eval.numerics.searched_inputs import search
 from rag_kernels.eval.process.channel import Channel, Failed
 from rag_kernels.eval.records import FunctionalProblem, TensorArgument
 
@@ -233,17 +239,18 @@ class Reference:
         generator = torch.Generator(self.device).manual_seed(seed ^ 0x5EED)
         probed = probed_contents(self.fp, kind, generator) if kind in PROBES else {}
         constants = self._constants(leaves) if kind == AT_CONSTANTS else []
+        first = True
         for argument, tensor in zip(self.fp.tensors, target, strict=True):
             if argument.role == "input":
                 value = leaves[int(argument.path)].to(self.device)
                 if kind in INTEGER_KINDS and argument.spec.dtype in INTEGERS:
                     value = self._integers(kind, argument, value, generator)
-                elif kind == ALIKE and argument.spec.dtype == "bool":
-                    value = torch.ones_like(value)
+                elif kind in (ALIKE, UNTRUE) and argument.spec.dtype == "bool":
+                    value = torch.full_like(value, kind == ALIKE)
                 elif kind == AT_CONSTANTS:
                     value = value if is_sorted(value) else at_constants(value, constants, generator)
                 elif not (kind == "own" or is_sorted(value)):
-                    value = redraw("normal" if probed else kind, value, generator)
+                    value, first = redraw("normal" if probed else kind, value, generator, first=first), False
                 elif kind != "own":
                     value = redraw("normal" if probed else kind, value, generator).sort(dim=-1).values
             else:
@@ -254,10 +261,25 @@ class Reference:
             if argument.name in probed:
                 value = probed[argument.name](value)
             tensor.copy_(value)
+        if kind in SEARCHED:
+            self._search(kind, target, generator)
         if on_gpu:
             self.draws.append([t.reshape(-1).view(torch.uint8) for t in target])
         own = kind == "own"
         return Drawn(tuple(own and is_structured(t) for t in target), tuple(own and is_sorted(t) for t in target))
+
+    def _search(self, kind: str, values: Sequence[torch.Tensor], generator: torch.Generator) -> None:
+        """Search for inputs of a kind of results, of those that have the results' form; the module's own must be finite
+        there."""
+        form = next(s for s in self.fp.outputs if s.dtype == "float32")
+        moved = [i for i, a in enumerate(self.fp.tensors) if a.role == "input" and a.spec == form]
+        at, own = self.fp.outputs.index(form), [value.clone() for value in values]
+        with torch.no_grad(), contextlib.suppress(RuntimeError, TypeError, ValueError), double_factories():
+            if moved:
+                search(kind, values, moved, lambda v: self.module.call_on(v, wide=True)[at].double(), generator)
+        sound = torch.isfinite(self.module.call_on(values, wide=False)[at])
+        for i in moved:
+            values[i].copy_(torch.where(sound, values[i], own[i]))
 
     def _constants(self, leaves: Sequence[Any]) -> list[float]:
         """Return the numbers of the graph, and bounds that come as a tensor: some of each."""
@@ -269,6 +291,11 @@ class Reference:
         self, kind: str, argument: TensorArgument, own: torch.Tensor, generator: torch.Generator
     ) -> torch.Tensor:
         """Return an integer input of a kind of its own."""
+        if kind == WIDEST:
+            bounded = any(b.path == argument.path for b in self.fp.bounds)
+            return own if bounded else widest(own, generator)
+        if kind == UNTRUE:
+            return own
         if kind == REPEATED:
             return repeated(own, generator)
         if kind == ALIKE:

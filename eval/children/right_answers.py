@@ -220,12 +220,13 @@ class RightAnswers:
     def _again(self, at: int) -> Iterator[torch.Tensor]:
         """Yield an output of one run after another with amplified rounding.
 
-        That of products is of their operands: what cancels is not near to what it owes, and has little of its own.
+        That of products is of their operands, as exact as these have to be: what cancels is not near to what it owes,
+        and has little of its own.
         """
-        generator = self._generator()
+        generator, operands = self._generator(), max(UNIT_ROUNDOFF[torch.float32], self.operands)
         for _ in range(MOST_RUNS):
             self.module.restore()
-            with RoundingNoise(generator, operands=UNIT_ROUNDOFF[torch.float32], exact_stays=True):
+            with RoundingNoise(generator, operands=operands, exact_stays=True):
                 results = self.module.call()
             yield results[at]  # outside: what is done with it rounds as ever
 

@@ -285,6 +285,19 @@ class MemoryTaken:
     peak_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class TellState:
+    """Tell what calls have left behind in the process: `StateLeft`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateLeft:
+    """Whether every thread of OpenMP computes by IEEE 754, and whether its settings are as they were made."""
+
+    arithmetic: bool
+    settings: bool
+
+
 ReferenceRequest = (
     CallVariant
     | ReadyVariant
@@ -569,8 +582,9 @@ CandidateRequest = (
     | ProfileCall
     | Settle
     | TellMemory
+    | TellState
 )
-CandidateReply = Done | Pulled | Hashed | Recorded | Profile | MemoryTaken | Called
+CandidateReply = Done | Pulled | Hashed | Recorded | Profile | MemoryTaken | StateLeft | Called
 
 
 @dataclass(frozen=True, slots=True)

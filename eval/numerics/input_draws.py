@@ -20,6 +20,7 @@ from rag_kernels.eval.input_kinds import (
     EDGES,
     FADING,
     HUGE,
+    INFINITE,
     INTEGER_KINDS,
     LOW,
     MASKED,
@@ -27,6 +28,8 @@ from rag_kernels.eval.input_kinds import (
     OVERFLOW,
     PIVOTS,
     PROBES,
+    SEARCHED,
+    SORTED_ROWS,
     WHOLE,
 )
 from rag_kernels.eval.records import IndexBound
@@ -37,7 +40,7 @@ MANY = 16  # lines of a parameter, of which three may be lost
 FEW = 8  # elements: too few for any of them to be zero
 MOST_SORTED = 1 << 20  # elements: bounds are few
 DISTINCT, CHANCES = 16, 32  # numbers at least; twice how many pairs would be alike by chance
-WIDEST = 1 << 24  # sums of a thousand exceed 32 bits; products of two stay within 64, and in fp64 exact
+MOST_WIDE = 1 << 24  # sums of a thousand exceed 32 bits; products of two stay within 64, and in fp64 exact
 
 
 def is_structured(values: torch.Tensor) -> bool:
@@ -120,20 +123,26 @@ def some_ignored(own: torch.Tensor, mark: int, generator: torch.Generator) -> to
     return torch.where(at, torch.full_like(own, mark), own)
 
 
-def redraw(kind: str, own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return an input of this kind, of the same shape, dtype and device as `own`."""
-    if kind in {"own", *PROBES, *INTEGER_KINDS} or not own.is_floating_point() or own.dim() == 0 or own.numel() == 0:
+def redraw(kind: str, own: torch.Tensor, generator: torch.Generator, *, first: bool = True) -> torch.Tensor:
+    """Return an input of this kind, of the same shape, dtype and device as `own`; it may be the `first` of several."""
+    if (
+        kind in {"own", *PROBES, *INTEGER_KINDS, *SEARCHED}
+        or not own.is_floating_point()
+        or own.dim() == 0
+        or own.numel() == 0
+    ):
         return own
     if kind == "faint":  # of its own sign, so that roots and logarithms take it
         power = -18 * torch.rand(own.shape, generator=generator, device=own.device)
-        if own.dim() > 1:  # every other row as a whole
+        if own.dim() > 1:  # every other row as a whole, half of these where squares are next to the least numbers
             _rows(power)[::2] = _rows(power)[::2, :1].clone()
+            _rows(power)[::4] = -18.3 + _rows(power)[::4] / 60
         return (own * 10**power).to(own.dtype)
     normal = torch.randn(own.shape, generator=generator, device=own.device)
     if kind == WHOLE:  # of its own sign
         size = normal.abs().mul(40).ceil()
         return (size if bool((own >= 0).all()) else size * normal.sign()).to(own.dtype)
-    drawn = _KINDS[kind](normal, generator)
+    drawn = _clusters(normal, generator, several=first) if kind == CLUSTERS else _KINDS[kind](normal, generator)
     least = max(torch.finfo(own.dtype).min, torch.finfo(drawn.dtype).min)
     return (drawn.clamp(min=least) if kind == MASKED else drawn).to(own.dtype)
 
@@ -144,7 +153,7 @@ def widened(own: torch.Tensor, bound: IndexBound | None, generator: torch.Genera
     A quarter are the least or the greatest.
     """
     info = torch.iinfo(own.dtype)
-    low, high = max(info.min, -WIDEST), min(info.max, WIDEST)
+    low, high = max(info.min, -MOST_WIDE), min(info.max, MOST_WIDE)
     if bound is not None:
         signed = bound.wraps and bool((own < 0).any())  # from the end, where the problem counts from there too
         low, high = max(info.min, -bound.high if signed else bound.low), min(info.max, bound.high - 1)
@@ -156,6 +165,15 @@ def widened(own: torch.Tensor, bound: IndexBound | None, generator: torch.Genera
         half = _rows(drawn) if own.dim() > 1 else drawn.reshape(-1)
         half[len(half) // 2 :].abs_()
     return drawn.to(own.dtype)
+
+
+def widest(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return integers of either sign and of any length, up to half of what there is: sums of two are in range."""
+    info = torch.iinfo(own.dtype)
+    shorter = torch.randint(0, info.bits - 2, own.shape, generator=generator, device=own.device)
+    drawn = torch.randint(info.max // 4, info.max // 2, own.shape, generator=generator, device=own.device)
+    sign = torch.randint(0, 2 if info.min < 0 else 1, own.shape, generator=generator, device=own.device)
+    return ((drawn >> shorter) * (1 - 2 * sign)).to(own.dtype)
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -206,29 +224,54 @@ def _masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _crest(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Put one element of each row above the others by 8 to 24: what these add to it are the last digits that count."""
+    """Put one element of each row, a zero, above the others: what these add to it are the last digits that count.
+
+    By 8 to 24, or so far that all of them add e^-5 to e^-10: the logarithm of their sum is as small.
+    """
     rows = 0.1 * _rows(x)
+    drawn = torch.rand(rows.shape[0], 1, generator=generator, device=x.device)
+    above = 8 + 16 * drawn
+    above[::2] = math.log(rows.shape[1]) + 5 + 5 * drawn[::2]
     at = torch.randint(0, rows.shape[1], (rows.shape[0], 1), generator=generator, device=x.device)
-    above = 8 + 16 * torch.rand(rows.shape[0], 1, generator=generator, device=x.device)
-    return rows.scatter(1, at, above).reshape(x.shape)
+    return (rows - above).scatter(1, at, 0.0).reshape(x.shape)
 
 
-def _clusters(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Put every row close to one of four, or all to one, which the inputs of a call have in common."""
+def _clusters(x: torch.Tensor, generator: torch.Generator, *, several: bool) -> torch.Tensor:
+    """Put every row close to one of four that the inputs of a call have in common, of others than the first to one.
+
+    What lies close together is far from the middle of all then.
+    """
     rows = _rows(x)
     common = torch.Generator(x.device).manual_seed(generator.initial_seed())
     centres = 4 * torch.randn(4, rows.shape[1], generator=common, device=x.device)
-    several = bool(torch.rand(1, generator=generator, device=x.device) < 0.5)
     nearest = torch.randint(0, 4 if several else 1, (rows.shape[0],), generator=generator, device=x.device)
     return (centres[nearest] + 0.02 * rows).reshape(x.shape)
 
 
 def _pivots(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Make the elements of a row that a sample would take large: first, last, quarters and the middle."""
+    """Make elements of a row large that a sample would take: the first, the last and those that part it evenly.
+
+    Half of the rows have seven such; of the others each has one to three, since few of many decide a mean.
+    """
     rows = _rows(x).clone()
     n = rows.shape[1]
-    size = 300 * (1 + torch.rand(rows.shape[0], 1, generator=generator, device=x.device))
-    rows[:, sorted({0, n // 4, n // 3, n // 2, 2 * n // 3, 3 * n // 4, n - 1})] = size
+    places = [*(n * i // 16 for i in range(16)), n // 3, 2 * n // 3, n // 5, 4 * n // 5, (n - 1) // 2, n - 1]
+    sampled = torch.tensor(sorted(set(places)), device=x.device)
+    size = 300 * (1 + torch.rand(rows.shape[0], len(sampled), generator=generator, device=x.device))
+    usual = sorted({0, n // 4, n // 3, n // 2, 2 * n // 3, 3 * n // 4, n - 1})
+    rows[1::2, usual] = size[1::2, : len(usual)]
+    few = rows[::2]
+    chances = torch.rand(len(few), len(sampled), generator=generator, device=x.device)
+    wanted = torch.randint(1, 4, (len(few), 1), generator=generator, device=x.device)
+    taken = chances.argsort(1).argsort(1) < wanted
+    few[:, sampled] = torch.where(taken, size[::2], few[:, sampled])
+    return rows.reshape(x.shape)
+
+
+def _sorted_rows(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Let every other row ascend, and the others descend."""
+    rows = _rows(x).sort(dim=-1).values
+    rows[1::2] = rows[1::2].flip(-1)
     return rows.reshape(x.shape)
 
 
@@ -327,14 +370,15 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     DEEPEST: _deepest,
     MASKED: _masked,
     CREST: _crest,
-    CLUSTERS: _clusters,
     PIVOTS: _pivots,
+    SORTED_ROWS: _sorted_rows,
     OVERFLOW: _overflow,
     BRINK: _brink,
     HUGE: _huge,
     FADING: lambda x, g: x * 1e-20,
     "sparse": _sparse,
     NON_FINITE: _non_finite,
+    INFINITE: lambda x, g: torch.full_like(x, math.inf),
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
+import os
 import re
 import signal
 import statistics
@@ -17,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TypeVar
+
+import numpy as np
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import Recipe, plain
@@ -59,7 +62,9 @@ from rag_kernels.eval.messages.protocol import (
     RecordCalls,
     Recorded,
     Settle,
+    StateLeft,
     TellMemory,
+    TellState,
     UseThreads,
     numbered,
     reply_to,
@@ -86,6 +91,8 @@ _UNDEFINED = re.compile(r"undefined symbol: (\w+)")  # as the dynamic linker say
 EARLY_S = 3e-3  # that a call is made before its inputs come: its launches take a host less
 MOST_READY_S = 5e-4  # what getting ready may cost a worker: what it takes beyond, both times, is for something else
 POISONS = (0xFF, 0x5A, 0x00)  # quiet NaN in every float format, a large finite number, and what a new page holds
+RUBBISH_SHARE = 0.25  # of calls on a CPU whose outputs held numbers without a pattern before, as reused memory does
+RUBBISH_BYTES = 1 << 16
 
 
 class Stopped(Internal):
@@ -334,6 +341,8 @@ class LoadedCandidate:
                     session.write(recipe, place.content)
                 if place.outputs and "poison" not in self.limits.without:
                     place.outputs.whole()[:] = place.poison
+                    if session.rng.random() < RUBBISH_SHARE:
+                        _fill_with_rubbish(place.outputs)
             if cold:
                 session.empty_caches()
         self._get_ready(numbers)
@@ -508,6 +517,10 @@ class LoadedCandidate:
             return None
         return grown_bytes(self.at_rest, self.worker.resident())
 
+    def state(self) -> StateLeft:
+        """Return what calls have left behind in the process, but for memory."""
+        return self._ask(TellState(), StateLeft)
+
     def use_threads(self, count: int, *, alone: bool = False) -> None:
         self._ask(UseThreads(count, alone), Done)
 
@@ -568,6 +581,16 @@ class LoadedCandidate:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _fill_with_rubbish(outputs: Arena) -> None:
+    """Leave numbers of no pattern where outputs are to come; around them stays what was there."""
+    rubbish = np.frombuffer(os.urandom(RUBBISH_BYTES), np.uint8)
+    for index in range(len(outputs.specs)):
+        place = outputs.bytes(index)
+        for start in range(0, len(place), RUBBISH_BYTES):
+            piece = place[start : start + RUBBISH_BYTES]
+            piece[:] = rubbish[: len(piece)]
 
 
 def binding(fp: FunctionalProblem, candidate: Candidate, opened: Opened) -> Binding:

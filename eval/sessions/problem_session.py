@@ -42,6 +42,7 @@ from rag_kernels.eval.input_kinds import (
     EDGES,
     FROM_END,
     IGNORED,
+    INFINITE,
     INTEGER_KINDS,
     INTEGERS,
     MASKED,
@@ -49,9 +50,12 @@ from rag_kernels.eval.input_kinds import (
     OVERFLOW,
     PROBES,
     REPEATED,
+    SEARCHED,
     SPECIAL,
     STRICT,
+    UNTRUE,
     WIDE,
+    WIDEST,
 )
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import cache_bytes, measured, threads
@@ -81,7 +85,7 @@ from rag_kernels.eval.messages.protocol import (
     WriteContent,
 )
 from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
-from rag_kernels.eval.records import Device, FunctionalProblem, MachineError, ProblemError
+from rag_kernels.eval.records import Device, FunctionalProblem, MachineError, ProblemError, TensorArgument
 from rag_kernels.eval.sessions.remembered_contents import RememberedContents
 from rag_kernels.eval.steps import has_steps, suits
 
@@ -90,8 +94,10 @@ LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
 SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
 MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+FULL_WIDTH = frozenset({"int32", "int64"})  # of narrower ones wide integers are as wide already
 OPERAND_ROUNDOFF = {"strict": 0.0, "tf32": 2.0**-11, "any": 2.0**-8}  # of fp32 products, by the precision allowed
 OWN_UNITS = 4.0  # of rounding, in sixteen bits
+MOST_SEARCHED = 1 << 18  # elements of outputs: inputs are searched for in some forty calls in fp64
 FRESH = 6  # draws that share nothing with others: for one timed call in five
 MOST_DRAWS = 32
 DRAWS_BYTES, DRAWS_GPU_BYTES = 256 << 20, 6 << 30
@@ -307,6 +313,9 @@ class ProblemSession:
     def _special(self, kind: str) -> int | None:
         if not suits(self.fp, kind):
             return None
+        if kind == INFINITE:
+            self._draw(kind)
+            return self.drawn - 1
         indices = any("int" in s.dtype or s.dtype == "bool" for s in self.fp.outputs)
         if kind in INDEX_KINDS and indices and not first_of_equals(self.fp):
             return None
@@ -318,13 +327,19 @@ class ProblemSession:
             return None
         stays = any(operator(node.op).last_write_stays for node in self.fp.nodes)
         truths = any(a.role == "input" and a.spec.dtype == "bool" for a in self.fp.tensors)
+        if kind == UNTRUE and not truths:
+            return None
+        if kind in SEARCHED and sum(math.prod(s.shape) for s in self.fp.outputs) > MOST_SEARCHED:
+            return None
         if kind in (REPEATED, ALIKE) and (stays or not (integers or (truths and kind == ALIKE))):
             return None
         if kind == FROM_END and not any(bound.wraps for bound in self.fp.bounds):
             return None
         if kind == IGNORED and not ignored_targets(self.fp):
             return None
-        if kind == WIDE and (not integers or (self.on_gpu and len(self.fp.bounds) < len(integers))):
+        if kind in (WIDE, WIDEST) and (not integers or (self.on_gpu and len(self.fp.bounds) < len(integers))):
+            return None
+        if kind == WIDEST and (stays or not any(a.spec.dtype in FULL_WIDTH for a in self._unbounded(integers))):
             return None
         self._draw(kind)
         draw = self.drawn - 1
@@ -339,6 +354,11 @@ class ProblemSession:
             return None
         self.unsound[draw] = unsound
         return None if kind in PROBES and reply.worst_error > STRICT / 2 else draw
+
+    def _unbounded(self, integers: Sequence[TensorArgument]) -> list[TensorArgument]:
+        """Return the integers that nothing reads as indices."""
+        bounded = {bound.path for bound in self.fp.bounds}
+        return [a for a in integers if a.path not in bounded]
 
     @property
     def wide(self) -> str:
@@ -417,7 +437,7 @@ class ProblemSession:
         self._unshare()
         self.restarts += 1
         self.draws, self.drawn, self.answered, self.normal = [], 0, set(), None
-        self.kinds = {kind: None for kind in (*PROBES, *INTEGER_KINDS, NON_FINITE, OVERFLOW, *SPECIAL)}
+        self.kinds = {kind: None for kind in (*PROBES, *INTEGER_KINDS, INFINITE, NON_FINITE, OVERFLOW, *SPECIAL)}
         self._fresh, self.unsound, self.remembered = None, {}, self._nothing_remembered()
         self.worker = self._open_worker()
         for _ in range(self.own_draws):

@@ -22,18 +22,22 @@ from rag_kernels.eval.input_kinds import (
     CONSTANT_ROWS,
     FADING,
     HUGE,
+    INFINITE,
     INTEGER_KINDS,
     MASKED,
     NON_FINITE,
     OVERFLOW,
+    PEAKS,
     PROBES,
     REPEATED,
+    ROOTS,
     SPECIAL,
     WHOLE,
     WIDE,
 )
 from rag_kernels.eval.machine.device import threads
-from rag_kernels.eval.records import Rejected, Wrong
+from rag_kernels.eval.process.process_tree import Resident
+from rag_kernels.eval.records import LEAKS, SETTINGS, Rejected, Wrong
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.timing.race import Kept
@@ -42,10 +46,14 @@ from rag_kernels.eval.timing.race import Kept
 GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5}
 GROSS_ELSE = 0.05
 RARE = "rare spikes"
-SOFT = frozenset({"tiny", BRINK, FADING, HUGE, MASKED, WHOLE})  # kinds on which even a gross error is only a label
+SOFT = frozenset(
+    {"tiny", BRINK, FADING, HUGE, MASKED, PEAKS, ROOTS, WHOLE}
+)  # kinds on which even a gross error is only a label
 LEAST_LOOKED_AT = 4
 FEW_THREADS, MANY_THREADS = 17, 40  # between these one number is drawn
 MANY_CALLS, MANY_S = 70_000, 4.0  # more than 16 bits count to, and how long they may take
+WARM_CALLS, WARM_S = 3000, 0.5  # of these, in which a process takes what it then keeps
+LEAK_BYTES, LEAK_A_CALL = 1 << 20, 16  # in the calls after these, and in each: the least that an allocation takes
 TOGETHER = 48  # calls of each of two callers, in MANY_S at most
 BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work with others, was 130 and 160 us
 BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
@@ -138,7 +146,7 @@ class Checks:
         self.halves()
         names = dict.fromkeys(input_class for _, input_class in recipes)
         counts = [f"{sum(r[1] == name for r in recipes)} {name}s" if name == "own draw" else name for name in names]
-        self.found.checks += [*counts, "two poisons", "inputs hashed" if session.on_gpu else "inputs read-only"]
+        self.found.checks += [*counts, "poisoned outputs", "inputs hashed" if session.on_gpu else "inputs read-only"]
 
     def halves(self) -> None:
         """Require of a training step that its backward needs what was saved alone, and leaves outputs as they are."""
@@ -414,12 +422,25 @@ class Checks:
         subject.use_threads(threads())
         self.found.checks.append("other teams of threads")
 
-    def not_finite(self, place: BoundBuffers) -> None:
-        """Make a call on numbers that are not finite: a later one may find nothing of it."""
-        draw = place.session.special(NON_FINITE)
+    def leaves_nothing(self) -> None:
+        """Require that threads compute after calls as before them, and label settings of OpenMP that are others."""
+        if self.place.session.on_gpu or "activity check" in self.without:
+            return
+        left = self.subject.state()
+        if not left.arithmetic:
+            why = "The candidate left threads of OpenMP flushing subnormals or rounding in another direction."
+            raise Stopped(Rejected("floating_point_state", why))
+        if not left.settings:
+            self.found.label(SETTINGS)
+            return
+        self.found.checks.append("nothing left behind")
+
+    def infinities(self) -> None:
+        """Make a call on nothing but infinities: a later one may find nothing of it."""
+        draw = self.place.session.special(INFINITE)
         if draw is not None and "special values" not in self.without:
-            self.subject.prepare(place, plain(draw, len(place.session.specs)))
-            self.subject.call(place)
+            self.subject.prepare(self.place, plain(draw, len(self.place.session.specs)))
+            self.subject.call(self.place)
 
     def many_calls(self, place: BoundBuffers) -> None:
         """Check that it is right after many calls, on contents of which it has seen others before."""
@@ -428,16 +449,29 @@ class Checks:
         draws = [draw for kind in (REPEATED, CONSTANT_ROWS) if (draw := session.special(kind)) is not None]
         recipe, made, tries = plain(draws[0] if draws else 0, len(session.specs)), 0, 0
         subject.prepare(place, recipe)
+        held, warm = None, 0  # memory after the first calls, and how many these were
         while made < MANY_CALLS and tries < TRIES:
-            called = subject.call_on(place, MANY_CALLS - made, MANY_S)
+            most, limit_s = (MANY_CALLS - made, MANY_S - WARM_S) if warm else (WARM_CALLS, WARM_S)
+            called = subject.call_on(place, most, limit_s)
             made, tries = made + called.times, tries + 1
             wrong = self._compare(session, subject.outputs(place), recipe, f"after {made} calls", noisy=bool(draws))
             if wrong is not None:
                 raise Stopped(wrong, alive=True)
-            if not called.differs:
+            if not warm:
+                held, warm = subject.worker.resident(), max(1, made)
+            elif not called.differs:
                 break
+        self._note_leak(held, made - warm)
         subject.use_threads(threads())
         self.found.checks.append(f"{made} calls in a row")
+
+    def _note_leak(self, before: Resident | None, calls: int) -> None:
+        """Label a kernel each of whose calls keeps memory."""
+        after = self.subject.worker.resident()
+        grown = after.own - before.own if before is not None and after is not None else 0
+        if calls and grown > max(LEAK_BYTES, LEAK_A_CALL * calls):
+            self.found.label(LEAKS)
+            self.found.notes.append(f"{calls} calls keep {grown / 2**20:.1f} MiB, {grown // calls} bytes each")
 
     def together(self, first: BoundBuffers, second: BoundBuffers, call_s: float) -> str:
         """Return what goes wrong where two threads call it at once, or nothing; a call takes so long."""
@@ -448,9 +482,12 @@ class Checks:
             place.session.require_answer(recipe)
             self.subject.prepare(place, recipe)
         try:
-            self.subject.call_together(first, second, times)
-            for place, recipe in zip(places, recipes, strict=True):
-                self.compare(place, self.subject.outputs(place), recipe, "two callers at once")
+            for _ in range(TRIES):
+                called = self.subject.call_together(first, second, times)
+                for place, recipe in zip(places, recipes, strict=True):
+                    self.compare(place, self.subject.outputs(place), recipe, "two callers at once")
+                if not called.differs:
+                    break
         except Stopped as stopped:
             if isinstance(stopped.verdict, Rejected):
                 raise

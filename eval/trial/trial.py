@@ -45,7 +45,7 @@ from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCand
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.timing.baseline import Baseline
-from rag_kernels.eval.trial.checks import Checks, Findings
+from rag_kernels.eval.trial.checks import FINITE_ONLY, Checks, Findings
 from rag_kernels.eval.trial.physical_floor import Finding, finding, settled_floor_us
 from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library
 from rag_kernels.eval.trial.surroundings import looks_around
@@ -136,6 +136,7 @@ class Trial:
         seen = self._stage("classify", lambda: self._classify(subject, place, checks))
         timed = self._stage("time", lambda: Timing(self.known, checks, thorough=self.thorough).run(baseline))
         self.extra_bytes = max((b for b in (self.extra_bytes, timed.peak_bytes) if b is not None), default=None)
+        self._stage("check", checks.leaves_nothing)
         if self.candidate.tier == "kernel":  # PyTorch's own products and gradients rest on the team they are told of
             self._stage("repeat", lambda: checks.teams(self._least_place(subject, place)))
         if self.thorough:
@@ -294,19 +295,34 @@ class Trial:
         """Call a C++ kernel many times at the least sizes, at rests of vectors, and from two threads at once."""
         if self.session.on_gpu or self.candidate.tier != "kernel" or "repeats" in self.without:
             return
-        with self._open() as other:
-            if SPECIALISED not in self.found.labels and not self._least(other):
+        for spoiled in (True, False):  # by infinities, which some honest kernels do not survive
+            with self._open() as other:
+                if spoiled and not self._survives_infinities(other):
+                    continue
+                if SPECIALISED not in self.found.labels and not self._least(other):
+                    return
+                self._many(other)
+                first, second = (other.bind(self.session, step=ALLOCATED_BYTES) for _ in range(2))
+                if why := Checks(other, first, self.found, self.without).together(first, second, self.call_s):
+                    self.found.label(ONE_CALLER)
+                    self.found.notes.append(f"wrong where two threads call it at once: {why}"[:300])
                 return
-            self._many(other)
-            first, second = (other.bind(self.session, step=ALLOCATED_BYTES) for _ in range(2))
-            if why := Checks(other, first, self.found, self.without).together(first, second, self.call_s):
-                self.found.label(ONE_CALLER)
-                self.found.notes.append(f"wrong where two threads call it at once: {why}"[:300])
+
+    def _survives_infinities(self, subject: LoadedCandidate) -> bool:
+        """Make a call of which later ones may find nothing; label a kernel that ends in it, and return False."""
+        try:
+            Checks(subject, subject.bind(self.known.small or self.session), self.found, self.without).infinities()
+        except Stopped as stopped:
+            if isinstance(stopped.verdict, Rejected):
+                raise
+            self.found.label(FINITE_ONLY)
+            self.found.notes.append(f"on infinite inputs: {getattr(stopped.verdict, 'reason', '')}"[:300])
+            return False
+        return True
 
     def _least(self, subject: LoadedCandidate) -> bool:
-        """Try it where a call takes microseconds, after one on numbers that are not finite; False if it is lost."""
-        begun, own, right = perf_counter(), self.known.small or self.session, 0
-        Checks(subject, place := subject.bind(own), self.found, self.without).not_finite(place)
+        """Try it where a call takes microseconds; False if it is lost."""
+        begun, right = perf_counter(), 0
         for session in self.known.least or ():
             if not self._at_other_sizes(subject, session, LEAST):
                 return False

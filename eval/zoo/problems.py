@@ -120,6 +120,19 @@ PROBLEMS = {
     "routed": task("torch.topk(torch.softmax(x, -1), 2, dim=-1)", "torch.randn(4096, 16, dtype=torch.bfloat16)"),
     "mean of all": task("torch.mean(x)", "torch.rand(2048, 2048)"),
     "at least": task("x >= y", "torch.randn(256, 512), torch.randn(256, 512)", arguments="x, y"),
+    "logsumexp": task("torch.logsumexp(x, dim=-1)", "torch.randn(256, 512)"),
+    "distances": task(
+        "torch.sqrt((lambda d: (d * d).sum(dim=-1))(a.unsqueeze(1) - b.unsqueeze(0)))",
+        "torch.randn(256, 32), torch.randn(256, 32)",
+        arguments="a, b",
+    ),
+    "by its norm": task("x / torch.sqrt((x * x).sum(dim=-1, keepdim=True))", "torch.randn(256, 512)"),
+    "wave": task("torch.sin(x)", "torch.randn(256, 512)"),
+    "masked mean": task(
+        "torch.where(m, x, 0).sum(-1) / m.sum(-1).clamp(min=1)",
+        "torch.randn(256, 512), torch.rand(256, 512) < 0.5",
+        arguments="x, m",
+    ),
     "unit": task("F.normalize(x, dim=-1)", "torch.randn(256, 512)"),
     "quantise": task(
         "torch.round(x / (x.abs().amax(-1, keepdim=True) / 127)).to(torch.int8)", "torch.randn(256, 1024)"

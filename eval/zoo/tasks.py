@@ -435,6 +435,53 @@ for (int64_t r = 0; r < rows; ++r) {
 }""",
         ),
         Task(
+            "logsumexp",
+            "In x, int64_t dim, Out out",
+            EACH_ROW
+            + """\
+  float top = a[0];
+  double total = 0;
+  for (int64_t i = 1; i < n; ++i) top = a[i] > top ? a[i] : top;
+  for (int64_t i = 0; i < n; ++i) total += std::exp(a[i] - top);
+  out.data[r] = float(std::isinf(top) ? top : top + std::log(total));
+}""",
+        ),
+        Task(
+            "distances",
+            "In a, In b, int64_t dim, Out out",
+            """\
+const int64_t rows = a.size(0), columns = b.size(0), width = a.size(1);
+for (int64_t r = 0; r < rows; ++r) for (int64_t c = 0; c < columns; ++c) {
+  const float *x = a.data + r * width, *y = b.data + c * width;
+  float total = 0;
+  for (int64_t i = 0; i < width; ++i) total += (x[i] - y[i]) * (x[i] - y[i]);
+  out.data[r * columns + c] = std::sqrt(total);
+}""",
+        ),
+        Task(
+            "by its norm",
+            "In x, int64_t dim, Out out",
+            EACH_ROW
+            + """\
+  float square = 0;
+  for (int64_t i = 0; i < n; ++i) square += a[i] * a[i];
+  const float norm = std::sqrt(square);
+  for (int64_t i = 0; i < n; ++i) out.data[r * n + i] = a[i] / norm;
+}""",
+        ),
+        Task("wave", "In x, Out out", "for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = std::sin(x.data[i]);"),
+        Task(
+            "masked mean",
+            "In x, Mask m, int64_t dim, int64_t least, Out out",
+            EACH_ROW
+            + """\
+  float total = 0;
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; ++i) if (m.data[r * n + i]) total += a[i], ++count;
+  out.data[r] = total / float(std::max(count, least));
+}""",
+        ),
+        Task(
             "at least",
             "In x, In y, Truth out",
             """\
@@ -458,6 +505,7 @@ EXTRAS = {
     "Index": "typedef rk::Tensor<int64_t> Index;\n",
     "Classes": "typedef rk::Tensor<const int64_t> Classes;\n",
     "Bytes": "typedef rk::Tensor<const int8_t> Bytes;\ntypedef rk::Tensor<int8_t> BytesOut;\n",
+    "Mask": "typedef rk::Tensor<const bool> Mask;\n",
     "Truth": "typedef rk::Tensor<bool> Truth;\n",
     "HalfOut": """\
 typedef rk::Tensor<const rk::bf16> Half;

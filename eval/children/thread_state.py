@@ -1,0 +1,61 @@
+"""What calls find, and leave behind, in threads: how they compute, how many OpenMP uses; runs in candidate workers.
+
+Comes in: nothing. Goes out: whether arithmetic is as IEEE 754 has it, and settings of OpenMP. A thread of its pool is
+used again by whoever comes next in the process: a PyTorch operator, or another kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+
+import torch
+
+_OPENMP = "libgomp.so.1"
+_WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def is_ieee() -> bool:
+    """Return False if this thread rounds in another direction or flushes subnormals; traps end the process."""
+    tiny, half_ulp = 5e-324, 2.0**-53
+    one = float(len("1"))  # not a constant that the compiler folds
+    big = 1e308 * one
+    return (
+        tiny * one > 0.0
+        and one + half_ulp == 1.0
+        and one - half_ulp / 2 == 1.0
+        and -one - half_ulp == -1.0
+        and big * 10 - big * 10 != 0.0  # not a number, by an overflow
+    )
+
+
+def team_is_ieee() -> bool:
+    """Return whether all threads of a team are so, which is asked of each."""
+    found = [is_ieee()]
+
+    def ask(_: object) -> None:
+        flushes = float(torch.tensor(1e-40) * 1.0) == 0.0
+        found.append(is_ieee() and not flushes and bool(torch.isinf(torch.ones(1) / torch.zeros(1))))
+
+    work = _WORK(ask)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(_OPENMP).GOMP_parallel(work, None, torch.get_num_threads(), 0)
+    return all(found)
+
+
+def team_settings() -> tuple[int, ...]:
+    """Return how many threads this one's next team has, in torch and in OpenMP, and how teams are made."""
+    found: tuple[int, ...] = (torch.get_num_threads(),)
+    with suppress(OSError, AttributeError):
+        openmp = ctypes.CDLL(_OPENMP)
+        found += (openmp.omp_get_max_threads(), openmp.omp_get_max_active_levels(), openmp.omp_get_dynamic())
+    return found
+
+
+def use_team(count: int, *, alone: bool) -> None:
+    """Have this thread's teams be of so many threads from now on; `alone`, of one, though it is told of more."""
+    torch.set_num_threads(count)
+    with suppress(OSError):
+        openmp = ctypes.CDLL(_OPENMP)
+        openmp.omp_set_num_threads(count)
+        openmp.omp_set_max_active_levels(0 if alone else 1)
