@@ -83,7 +83,10 @@ class Bench:
         for library, racy in original["mutants"]:
             work = functools.partial(self._run_mutant, library, sound, racy)
             found.append(_outcome(_forked(work, limit_s)))
-        return {"original": _outcome(first), "mutants": found}
+        told = _outcome(first)
+        if not any(sound):  # then no mutant of it is shown to be wrong either, and a reader wants to know why
+            told["how"] = told["how"] or first.get("error", "right nowhere")
+        return {"original": told, "mutants": found}
 
     def _run_original(self, path: str, say: Say) -> None:
         """Keep its outputs, and say where it is right itself: elsewhere it can be no measure of others."""
@@ -92,7 +95,8 @@ class Bench:
             say("at", (case.kind, case.sizes))
             try:
                 outputs, _ = library.call(case)
-            except Exception:  # it takes its own sizes only, say
+            except Exception as error:  # it takes its own sizes only, say
+                say("error", f"{type(error).__name__}: {error}"[:200])
                 continue
             for place, output in zip(places, outputs, strict=True):
                 place.copy_(output)
