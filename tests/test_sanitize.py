@@ -240,3 +240,34 @@ def test_a_checked_program_that_does_not_end_is_an_error(tmp_path: Path, monkeyp
     payload = {"checked": str(program), "raced": "", "gpu": False, "calls": [base64.b64encode(b"").decode()]}
     (report,) = sanitizers.run(payload)["reports"]
     assert report["found"] == [["address and undefined-behaviour", "it was not done after 1 s"]]
+
+
+STANDS_ALONE = """#!/bin/sh
+case "$ASAN_OPTIONS" in *detect_stack_use_after_return=0*) AGAIN ;; esac
+echo 'File "kernel0.cpp", line 18, in load512' >&2
+SAID
+exit 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("again", "said", "found"),
+    [
+        ("exit 0", "", ""),
+        (":", "", "a segmentation fault, line 18 of load512"),
+        (
+            "exit 0",
+            "echo 'ERROR: AddressSanitizer: heap-buffer-overflow' >&2",
+            "heap-buffer-overflow, line 18 of load512",
+        ),
+    ],
+)
+def test_what_only_the_tools_own_stacks_make_fault_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str, said: str, found: str
+) -> None:
+    program = tmp_path / "checked"
+    program.write_text(STANDS_ALONE.replace("AGAIN", again).replace("SAID", said))
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    report = sanitizers.run({"gpu": False, "checked": str(program), "raced": "", "calls": [""]})["reports"][0]
+    assert [what for _, what in report["found"]] == [found] * bool(found)
