@@ -20,6 +20,14 @@ ASKS = {  # what is told of each
     ("__rdtsc()", "x86intrin.h"): "the instruction rdtsc",
     ("omp_get_wtime()", "omp.h"): "omp_get_wtime",
 }
+BYTES = "0x48, 0xb8, 0x0f, 0x31, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90"
+ELSEWHERE = '__attribute__((section(".more,\\"ax\\",@progbits#"), used))'
+HIDDEN = {
+    f'asm("jmp 1f + 2\\n1: .byte {BYTES}");': "a jump into an instruction",
+    'asm("jmp 1f\\nnop\\n1: nop");': "",
+    f"{ELSEWHERE} static const unsigned char code[] = {{{BYTES}}};": "data among its instructions",
+    f"static const unsigned char code[] = {{{BYTES}}};": "",
+}
 COMPUTES = (
     ("std::tgamma(x.data[i]) + std::fma(x.data[i], 2.f, 1.f)", "cmath"),
     ("std::vector<float>(8, x.data[i]).at(i)", "vector"),
@@ -40,3 +48,11 @@ def test_what_asks_for_its_surroundings_is_named_and_what_computes_is_not(tmp_pa
     libraries = [one.library for one in built if isinstance(one, Built)]
     told = [looks_around(path, text, on_gpu=False) for path, text in zip(libraries, texts, strict=True)]
     assert told == [*ASKS.values(), *[""] * len(COMPUTES)]
+
+
+def test_code_that_assembly_does_not_show_is_seen(tmp_path: Path) -> None:
+    texts = [source("x.data[i]", "cmath").replace("  for (", f"  {text}\n  for (", 1) for text in HIDDEN]
+    built = build([(text, "cpu") for text in texts], tools=toolchain(), cache=tmp_path)
+    libraries = [one.library for one in built if isinstance(one, Built)]
+    told = [looks_around(path, text, on_gpu=False) for path, text in zip(libraries, texts, strict=True)]
+    assert told == [*HIDDEN.values()]

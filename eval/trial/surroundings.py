@@ -55,6 +55,9 @@ _AROUND = frozenset(
 )
 _SYSCALL = re.compile(r"\b(?:asm|__asm__|__asm)\b[^;]*\b(?:syscall|int\s*\$0x80|svc)\b", re.DOTALL)
 _INSTRUCTION = re.compile(r"\t(rdtscp?|rdpmc|rdpid|rdpru|syscall|sysenter|int +\$0x80|svc|mrs\s+\w+, cnt\w+)\b")
+_SECTION = re.compile(r"^Disassembly of section (\S+):$", re.MULTILINE)
+_AT = re.compile(r"^ *([0-9a-f]+):\t(?:(?:bnd |notrack )*(?:j\w+|call|loop\w*) +([0-9a-f]+)\b)?", re.MULTILINE)
+_OBJECT_IN = re.compile(r"^[0-9a-f]{8,} .{6}O (\S+)\s", re.MULTILINE)
 SHOWN = 5
 
 
@@ -65,13 +68,27 @@ def looks_around(library: Path, source: str, *, on_gpu: bool) -> str:
         found = [n for n in names if n in _AROUND and re.search(rf"\b{n}\b", source)]
     else:
         found = [n for n in names if not _COMPUTES.fullmatch(n) or _NOT_OF_CPP.match(n)]
-        found += [f"the instruction {name}" for name in sorted(set(_INSTRUCTION.findall(_instructions(library))))]
+        text = _instructions(library)
+        found += [f"the instruction {name}" for name in sorted(set(_INSTRUCTION.findall(text)))]
+        found += hidden(text)
     found += ["a system call of its own"] * bool(_SYSCALL.search(source))
     return ", ".join(sorted(found)[:SHOWN])
 
 
+def hidden(text: str) -> list[str]:
+    """Return, in words, how code is there that its assembly does not show: within instructions, or as data."""
+    found, sections, within = _SECTION.split(text), set[str](), False
+    for name, code in zip(found[1::2], found[2::2], strict=True):
+        pairs = _AT.findall(code)
+        starts, last = {at for at, _ in pairs}, int(pairs[-1][0], 16) if pairs else 0
+        within |= any(to not in starts and int(to, 16) <= last for _, to in pairs if to)  # a linker's are beyond
+        sections.add(name)
+    as_data = any(name in sections for name in _OBJECT_IN.findall(text))
+    return ["a jump into an instruction"] * within + ["data among its instructions"] * as_data
+
+
 def _instructions(library: Path) -> str:
-    """Return its own code in assembly, without what a compiler's runtime adds."""
+    """Return its own code in assembly and its symbols, without what a compiler's runtime adds."""
     own = library.with_name(OBJECT)
-    command = ["objdump", "-d", "--no-show-raw-insn", str(own if own.is_file() else library)]
+    command = ["objdump", "-d", "-t", "--no-show-raw-insn", str(own if own.is_file() else library)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
