@@ -44,7 +44,8 @@ class Masked(torch.nn.Module):
         self.register_buffer("table", torch.randn(5, 8))
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.where(mask, self.inner(x), x) * 0.5, self.get_buffer("table")[index]
+        hidden = torch.where(mask, self.inner(x), x).masked_fill(x > 1, float("-inf"))
+        return hidden * 0.5, self.get_buffer("table")[index]
 
 
 class Model(torch.nn.Module):

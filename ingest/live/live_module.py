@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FEW = 1024  # elements of a constant tensor that is written out
 
 SOURCE = """\
+from math import inf, nan  # noqa: F401
+
 import torch
 from torch import device  # noqa: F401
 

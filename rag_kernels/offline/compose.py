@@ -32,7 +32,7 @@ from rag_kernels.offline.fusion.online_reduction import one_pass
 from rag_kernels.offline.fusion.planner import Planner, Split
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
 from rag_kernels.offline.fusion.regions import AttentionRegion, Region
-from rag_kernels.offline.fusion.rematerialize import without_rematerialization
+from rag_kernels.offline.fusion.rematerialize import with_shared_values, without_rematerialization
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.graph.training_step import EVERYTHING, NOTHING, halves
 from rag_kernels.offline.ir import values as ir
@@ -142,6 +142,7 @@ def planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
     rules = RULES | product_rules(parameters.products, backend)
     lowered = lowered_with_attention(fp, rules) if parameters.attention else Lowering(fp).run(rules)
+    lowered = with_shared_values(lowered)
     specs = dict(lowered.buffers)
     checker = Checker(specs)
     lowered = without_rematerialization(lowered.checked(checker, "Lowering")).checked(checker, "Rematerialisation")
@@ -176,6 +177,7 @@ def split_of(parameters: Parameters) -> Split:
         pairs=bool(parameters.tensor),
         whole=MAX_ROW_ELEMENTS if parameters.sharing else 0,
         scans=False,
+        costly=1 << 22,
     )
 
 

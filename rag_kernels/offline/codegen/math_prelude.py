@@ -39,7 +39,7 @@ inline float rk_power(float z, float r) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  return (p + p) * rk_bits(int32_t(uint32_t(rk_int(z)) << 23) + (126 << 23));
+  return (p + p) * rk_bits(int32_t((uint32_t(rk_int(z)) << 23) + (126u << 23)));
 }
 """,
         ("rk_bits",),
@@ -74,7 +74,7 @@ inline double rk_exp2(double x) { return std::exp2(x); }
 inline float rk_sqrt(float x) {
   const bool tiny = x < 1.17549435e-38f;
   const float w = tiny ? x * 16777216.0f : x;
-  float y = rk_bits(0x5f375a86 - (rk_int(w) >> 1));
+  float y = rk_bits(int32_t(0x5f375a86u - uint32_t(rk_int(w) >> 1)));
   y = y * (1.5f - 0.5f * w * y * y);
   y = y * (1.5f - 0.5f * w * y * y);
   float s = w * y;
@@ -104,6 +104,58 @@ inline float rk_expm1(float x) {
 inline double rk_expm1(double x) { return std::expm1(x); }
 """,
         ("rk_exp", "rk_abs"),
+    ),
+    "rk_wave": (
+        """// 2/pi, by which x becomes quarters of a turn: for each exponent the bits that count, without whole turns.
+// Products with the first 28 of them are exact.
+struct rk_Turns { double high[106], low[106]; };
+constexpr rk_Turns rk_turns_of() {
+  constexpr uint32_t bits[] = {0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0, 0xdb629599, 0x3c439041};
+  rk_Turns made{};
+  double scale = 4;
+  for (int e = 0; e < 105; ++e, scale /= 2) {
+    double part = scale;
+    for (int n = 0; n < 81; ++n) {
+      const int at = e - 2 + n;
+      part /= 2;
+      const double bit = at >= 0 && bits[at / 32] >> (31 - at % 32) & 1 ? part : 0;
+      (n < 28 ? made.high[e] : made.low[e]) += bit;
+    }
+  }
+  made.high[105] = NAN;
+  return made;
+}
+constexpr rk_Turns rk_turns = rk_turns_of();
+// sin(x), or with quarter = 1 cos(x): polynomials between -pi/4 and pi/4.
+inline float rk_wave(float x, int32_t quarter) {
+  const int32_t exponent = (rk_int(x) >> 23 & 255) - 150, e = exponent < 0 ? 0 : exponent;
+  const double high = double(x) * rk_turns.high[e], low = double(x) * rk_turns.low[e];
+  const double whole = (high + low + 6755399441055744.0) - 6755399441055744.0;
+  const float r = float(((high - whole) + low) * 1.5707963267948966), s = r * r;
+  const int32_t k = int32_t(whole) + quarter;
+  float p = -1.9515295891e-4f;
+  p = p * s + 8.3321608736e-3f;
+  p = p * s - 1.6666654611e-1f;
+  p = p * s * r + r;
+  float q = 2.443315711809948e-5f;
+  q = q * s - 1.388731625493765e-3f;
+  q = q * s + 4.166664568298827e-2f;
+  q = q * s * s - 0.5f * s + 1.0f;
+  const float y = k & 1 ? q : p;
+  return rk_bits(rk_int(y) ^ (k << 30 & int32_t(0x80000000)));
+}
+""",
+        ("rk_bits",),
+    ),
+    "rk_sin": (
+        "inline float rk_sin(float x) { return x == 0.0f ? x : rk_wave(x, 0); }\n"
+        "inline double rk_sin(double x) { return std::sin(x); }\n",
+        ("rk_wave",),
+    ),
+    "rk_cos": (
+        "inline float rk_cos(float x) { return rk_wave(x, 1); }\n"
+        "inline double rk_cos(double x) { return std::cos(x); }\n",
+        ("rk_wave",),
     ),
     "rk_tanh": (
         """// tanh: an odd polynomial near zero, 1 - 2 / (exp(2|x|) + 1) elsewhere.
@@ -149,9 +201,10 @@ inline double rk_erf(double x) { return std::erf(x); }
     "rk_log_normal": (
         """// log(x) of a positive normal x = n log(2) + log(m), m near 1, by a polynomial.
 inline float rk_log_normal(float x) {
-  const int32_t bits = rk_int(x), shifted = bits - 0x3f3504f3;
+  const uint32_t bits = rk_int(x);
+  const int32_t shifted = int32_t(bits - 0x3f3504f3u);
   const float n = float(shifted >> 23);
-  const float m = rk_bits(bits - (shifted & int32_t(0xff800000))) - 1.0f, s = m * m;
+  const float m = rk_bits(int32_t(bits - (uint32_t(shifted) & 0xff800000u))) - 1.0f, s = m * m;
   float p = 7.0376836292e-2f;
   p = p * m - 1.1514610310e-1f;
   p = p * m + 1.1676998740e-1f;
@@ -210,6 +263,7 @@ CPP |= {
         (),
     )
     for name in LIBM
+    if f"rk_{name}" not in CPP
 }
 CPP |= {
     f"rk_{name}": (

@@ -63,6 +63,7 @@ class CpuParameters:
     saving: int = DEAR  # of a training step's values: 0 none are saved, 1 what is dear to compute again, 2 all
 
 
+SHARED_ELEMENTS = 8192  # of a region that several threads share
 COLUMN_BLOCK = 64  # rows summed in float before they join the double
 KEEP_LIMIT = 1 << 16  # longest row whose values are kept, in elements
 
@@ -180,10 +181,16 @@ class CpuRegion(RegionPrinter):
             head.append(f"const int64_t {loop.var} = {rest}{f' % {size}' if k else ''};")
             rest = f"({rest} / {size})"
         body = [f"for (int64_t t = 0; t < {total or '1'}; ++t) {{", *indent(head), *indent(body), "}"]
-        schedule = f"schedule({self.parameters.schedule})"
+        schedule, enough = f"schedule({self.parameters.schedule})", self.enough()
         if not setup:
-            return [f"#pragma omp parallel for {schedule}", *body]
-        return ["#pragma omp parallel", "{", *indent([*setup, f"#pragma omp for {schedule}", *body]), "}"]
+            return [f"#pragma omp parallel for {schedule} {enough}", *body]
+        return [f"#pragma omp parallel {enough}", "{", *indent([*setup, f"#pragma omp for {schedule}", *body]), "}"]
+
+    def enough(self) -> str:
+        """Return the clause that lets threads share a region of enough elements: waking them takes microseconds."""
+        nest = self.nest
+        loops = [*nest.outer, *([nest.lane] if nest.lane else []), *nest.reduced]
+        return f"if ({' * '.join(loop.size for loop in loops) or '1'} > {SHARED_ELEMENTS})"
 
     # Row schedule ---------------------------------------------------------------------------------------------
 

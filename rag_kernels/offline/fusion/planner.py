@@ -54,6 +54,7 @@ class Split:
     depth: int = 2048  # shortest depth that is split
     pairs: bool = False  # two products of one factor may be one nest
     scans: bool = True  # running sums; not where blocks share a row of scans alone
+    costly: int = 1 << 16  # elements of a region for which costly values used often have a kernel of their own
 
 
 @dataclass(slots=True)
@@ -112,12 +113,34 @@ class Planner:
                 main = (outer, reduced)
         alone = self.products_apart(found, main, value)
         loops = main[0] | main[1] if main else frozenset(root)
+        inner = innermost(value) | (main[1] if main else frozenset())
         value = rewrite(
             value,
-            lambda v: self.load_of(v) if v in alone or is_looked_up(v, loops) else self.cut(v, main),
+            lambda v: self.load_of(v) if v in alone or self.is_stored_first(v, loops, inner) else self.cut(v, main),
         )
         outer, reduced = main or (frozenset(root), frozenset())
         self.add(Region({buffer: value}, ordered(outer), ordered(reduced), {buffer: slot} if slot else {}))
+
+    def is_stored_first(self, value: ir.Value, loops: frozenset[ir.Atom], inner: frozenset[ir.Atom]) -> bool:
+        """Return whether a value is worth storing before a region of these loops: it has few elements, of which each is
+        looked up in a table or costly to compute, and is used often.
+
+        A value that stays the same along the innermost loops is computed outside of them. Rows of a table that are long
+        enough are read where they lie.
+        """
+        own = ir.tree_atoms(value)
+        laid = {leaf for group in value.dims for leaf in ir.leaves(group)}
+        if not own <= laid:
+            return False  # it runs inside a window (a transposed convolution's): a tensor would have no such dimension
+        if laid >= loops:
+            return False  # it is expanded along these loops: a tensor of it would be as large
+        if not own < loops or value.dtype not in ITEMSIZE or USED_OFTEN * ir.size_of(own) > ir.size_of(loops):
+            return False
+        every = list(ir.walk(value))
+        if any(isinstance(v, ir.Reduce | ir.Scan) for v in every):
+            return False
+        costly = own & inner and ir.size_of(loops) >= self.split.costly
+        return any(is_lookup(v) for v in every) or bool(costly and any(map(is_costly, every)))
 
     def products_apart(self, found: list[ir.Value], main: Key | None, value: ir.Value) -> list[ir.Value]:
         """Return the reductions that are stored first: a product in tiles has a nest of its own, or with another."""
@@ -326,21 +349,14 @@ def is_costly_of_rows(value: ir.Value, main: Key) -> bool:
     return costly and all(key_of(v) != main for v in reductions(value))
 
 
-def is_looked_up(value: ir.Value, loops: frozenset[ir.Atom]) -> bool:
-    """Return whether a value is worth storing before a region of these loops: few elements, each looked up in a table.
+def innermost(value: ir.Value) -> frozenset[ir.Atom]:
+    """Return the loops of a value's last dimension that is more than one element."""
+    return frozenset(next((ir.leaves(group) for group in reversed(value.dims) if group), ()))
 
-    Rows of a table that are long enough are read where they lie.
-    """
-    own = ir.tree_atoms(value)
-    laid = {leaf for group in value.dims for leaf in ir.leaves(group)}
-    if not own <= laid:
-        return False  # it runs inside a window (a transposed convolution's), of which a tensor would have no dimension
-    if laid >= loops:
-        return False  # it is expanded along these loops: a tensor of it would be as large
-    if not own < loops or value.dtype not in ITEMSIZE or LOOKED_UP * ir.size_of(own) > ir.size_of(loops):
-        return False
-    every = list(ir.walk(value))
-    return any(is_lookup(v) for v in every) and not any(isinstance(v, ir.Reduce | ir.Scan) for v in every)
+
+def is_costly(value: ir.Value) -> bool:
+    """Return whether a value is that of a costly operator."""
+    return isinstance(value, ir.Op) and value.operator.traits.costly
 
 
 def is_lookup(value: ir.Value) -> bool:
@@ -360,7 +376,7 @@ def is_column(value: ir.Reduce) -> bool:
     return len(last) == len(loads) and all(f.terms and f.terms[-1][0].leaves()[-1] not in over for f in last)
 
 
-LOOKED_UP, LONG_ROW = 16, 8  # times that an element looked up is used; elements of a row that is read where it lies
+USED_OFTEN, LONG_ROW = 16, 8  # times that an element stored first is used; elements of a row read where it lies
 ONCE = frozenset({Operator.SQRT, Operator.DIV})  # of what other rows come to
 
 

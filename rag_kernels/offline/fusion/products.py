@@ -10,10 +10,8 @@ from rag_kernels.offline.fusion.loops import key_of
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import operands, sixteen_bits, strip
+from rag_kernels.offline.ir.patterns import LEAST_COLUMNS, LEAST_DEPTH, LEAST_ROWS, operands, sixteen_bits, strip
 from rag_kernels.offline.ir.reductions import Kind
-
-LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 4, 8, 4  # smaller products run as any other reduction
 
 
 def factors_of(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:

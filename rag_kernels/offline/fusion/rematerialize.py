@@ -3,19 +3,79 @@
 Comes in: the steps of `lowering/lower.py`, in which a value that was stored for one operator is still an expression for
 the others. Goes out: the same steps with loads of it, wherever the new value also needs what was made after it was
 stored: then it cannot be computed beside it. The sum of a residual block is loaded so, and does not become the sums of
-all blocks before. Knows nothing of languages.
+all blocks before. What is worth it is stored to be read so: the state of a recurrent cell, which the library's products
+part from its next step, is not computed from the first step on each time. Knows nothing of languages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
 
+from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.rewriting import rebuilt
 from rag_kernels.offline.lowering.lower import Lowered, Step, Stored, made_by, with_values
+
+MANY_LOADS = 3  # tensors of its size that a value is computed from, at which it is stored for a later step
+
+
+def with_shared_values(lowered: Lowered) -> Lowered:
+    """Return the steps with values stored that steps on both sides of a library call compute from many tensors."""
+    wanted = _values_again(lowered.steps)
+    if not wanted:
+        return lowered
+    steps: list[Step] = []
+    buffers = lowered.buffers
+    for step in lowered.steps:
+        inside = set(ir.walk(step.value)) if isinstance(step, Stored) else set[ir.Value]()
+        for value in [v for v in wanted if v in inside]:
+            wanted.remove(value)
+            name = f"shared{len(buffers)}"
+            while name in buffers:
+                name += "_"
+            buffers[name] = TensorSpec(value.shape, value.dtype)
+            steps.append(Stored(name, value, buffers[name]))
+        steps.append(step)
+    return replace(lowered, steps=tuple(steps))
+
+
+def _values_again(steps: Sequence[Step]) -> list[ir.Value]:
+    """Return the values worth storing of those that a step has after a library call which an earlier step had too."""
+    before, now = set[ir.Value](), set[ir.Value]()
+    kept = {strip(step.value) for step in steps if isinstance(step, Stored) and step.slot is None}
+    found: dict[ir.Value, None] = {}
+    for step in steps:
+        if isinstance(step, Stored):
+            found |= dict.fromkeys(_shared(step.value, before, kept))
+            now |= set(ir.walk(step.value))
+        else:
+            before |= now
+    return list(found)
+
+
+def _shared(value: ir.Value, before: set[ir.Value], kept: set[ir.Value]) -> list[ir.Value]:
+    """Return what is worth storing of a value that was there before; none of what it would be computed from then."""
+
+    def ends(v: ir.Value) -> bool:
+        return v in before and (strip(v) in kept or _is_worth_a_tensor(v))
+
+    reached = ir.walk(value, enter=lambda v: not ends(v))
+    return [strip(v) for v in reached if ends(v) and strip(v) not in kept]
+
+
+def _is_worth_a_tensor(value: ir.Value) -> bool:
+    """Return whether reading a value is clearly less than computing it again: it is of several tensors of its size."""
+    value = strip(value)
+    laid = [leaf for group in value.dims for leaf in ir.leaves(group)]
+    if not isinstance(value, ir.Op) or value.dtype not in ITEMSIZE or ir.tree_atoms(value) != set(laid):
+        return False
+    loads = [v for v in ir.walk(value) if isinstance(v, ir.Load) and prod(v.shape) >= prod(value.shape)]
+    return len(set(laid)) == len(laid) and len(loads) >= MANY_LOADS
 
 
 def without_rematerialization(lowered: Lowered) -> Lowered:
@@ -46,7 +106,19 @@ class _Reader:
     made: dict[tuple[ir.Value, frozenset[str]], ir.Value] = field(default_factory=dict)
 
     def read(self, value: ir.Value) -> ir.Value:
-        """Return the value with loads of what is stored, if it also needs what was made from then on."""
+        """Return the value with loads of what is stored, if it also needs what was made from then on.
+
+        If it does not, then with loads of what was stored before the last tensor that it needs.
+        """
+        loads = [self.places.get(v.buffer, -1) for v in ir.walk(value) if isinstance(v, ir.Load)]
+        last = max(loads, default=-1)
+        replaced, read = self.loading(value, len(self.places))
+        if min((self.places[buffer] for buffer in read), default=0) <= last:
+            return replaced
+        return self.loading(value, last)[0]
+
+    def loading(self, value: ir.Value, last: int) -> tuple[ir.Value, frozenset[str]]:
+        """Return the value with loads of what the steps up to `last` stored, and their buffers."""
         reads: dict[ir.Value, frozenset[str]] = {}
 
         def load(v: ir.Value) -> ir.Value | None:
@@ -54,6 +126,8 @@ class _Reader:
             if below not in self.stored or below is strip(value):
                 return None
             step = self.stored[below]
+            if self.places[step.buffer] > last:
+                return None
             reads[v] = frozenset([step.buffer])
             dims = tuple(_as_one(group) for group in step.value.dims)
             forms = tuple(ir.Form(tuple((atom, 1) for atom in group)) for group in dims)
@@ -69,10 +143,7 @@ class _Reader:
             return seen[v]
 
         seen: dict[ir.Value, ir.Value] = {}
-        replaced = visit(value)
-        made = min((self.places[buffer] for buffer in reads[value]), default=0)
-        loads = {v.buffer for v in ir.walk(value) if isinstance(v, ir.Load)}
-        return replaced if any(self.places.get(buffer, -1) >= made for buffer in loads) else value
+        return visit(value), reads[value]
 
 
 def _is_whole(value: ir.Value) -> bool:

@@ -11,6 +11,7 @@ from rag_kernels.offline.ir.operators import Operator
 
 Two = tuple[ir.Value, ir.Value]
 NARROWED = {Operator.AS_FLOAT16: "float16", Operator.AS_BFLOAT16: "bfloat16"}
+LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 4, 8, 4  # of a product in tiles; smaller ones run as any other reduction
 
 
 def operands(value: ir.Value, operator: Operator) -> tuple[ir.Value, ...] | None:

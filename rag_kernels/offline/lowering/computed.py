@@ -75,6 +75,11 @@ def is_light(value: ir.Value) -> bool:
     return len(inside) <= MOST_AGAIN and not any(v.operator.traits.costly for v in inside)
 
 
+def for_windows(lowering: Lowering, value: ir.Value, size: int, step: int) -> ir.Value:
+    """Return a value that windows read, stored first where they overlap and would compute what is costly each time."""
+    return lowering.reload(value) if size > step and not is_light(value) else value
+
+
 def placed(value: ir.Value, leaf: ir.Atom, place: ir.Value, dims: tuple[ir.Group, ...]) -> ir.Value:
     """Return the same value with one loop replaced by a computed index.
 

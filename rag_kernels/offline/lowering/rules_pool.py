@@ -17,6 +17,7 @@ from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.expressions import div, hit_place, maximum, minimum, mul, sub
 from rag_kernels.offline.ir.reductions import Kind
+from rag_kernels.offline.lowering.computed import for_windows
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 
 
@@ -45,6 +46,8 @@ def windows(
     rank = len(sizes)
     over: list[ir.Atom] = []
     guards: list[ir.Index] = []
+    for size, stride in zip(sizes, strides, strict=True):
+        value = for_windows(lowering, value, size, stride)
     for i in range(rank):
         dim = len(value.dims) - rank + i
         size = value.shape[dim]

@@ -7,6 +7,8 @@ reason. `codegen/contraction.py` later finds such sums and gives them tiles; sma
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from string import ascii_letters
 from typing import Any
 
 from rag_kernels.eval.aten import base_name
@@ -16,13 +18,15 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
 from rag_kernels.offline.ir.expressions import add, mul, quotient
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.ir.patterns import LEAST_COLUMNS, LEAST_DEPTH, LEAST_ROWS, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import graph_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_pool import per_dimension
 from rag_kernels.offline.lowering.rules_reduce import softmax_value
 
+THIN_DEPTH = 512  # of a product of few columns: its rows stay in a cache while each column reads them
+FEW_TAPS = 64  # of a convolution of few filters
 FEW_LANES = 64  # rows of a block of products, so that weights are dequantised once
 
 
@@ -126,11 +130,11 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
     Each letter may stand once in each operand. A dimension that one operand alone has is summed before, and one that no
     later operand has at once, so that a product has two factors.
     """
-    equation, operands = node.args[:2]
-    inputs, _, output = str(equation).replace(" ", "").partition("->")
-    terms = inputs.split(",")
-    plain = all((t.isalpha() or not t) and len(set(t)) == len(t) for t in (*terms, output))
-    if "->" not in str(equation) or not plain or not isinstance(operands, tuple):
+    operands = node.args[1]
+    if not isinstance(operands, tuple):
+        raise ir.Unfusable("an einsum of another form")
+    terms, output = letters_of(str(node.args[0]), [len(shape_of(lowering, name)) for name in operands])
+    if not all((t.isalpha() or not t) and len(set(t)) == len(t) for t in (*terms, output)):
         raise ir.Unfusable("an einsum of another form")
     if len(terms) == 1:
         return rearranged(lowering, lowering.value(operands[0]), terms[0], output)
@@ -157,6 +161,23 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
         )
         letters = kept
     return total
+
+
+def letters_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """Return the letters of each operand of an einsum and of its result: those for `...` and for a result that is not
+    named too.
+    """
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    free = [letter for letter in ascii_letters if letter not in equation]
+    hidden = [rank - len(t.replace("...", "")) if "..." in t else 0 for t, rank in zip(terms, ranks, strict=True)]
+    most = max(hidden)
+    if not arrow:
+        every = inputs.replace(",", "").replace(".", "")
+        output = "..." * bool(most) + "".join(sorted(letter for letter in set(every) if every.count(letter) == 1))
+    shared = "".join(free[:most])
+    written = [t.replace("...", shared[most - n :]) for t, n in zip(terms, hidden, strict=True)]
+    return written, output.replace("...", shared)
 
 
 def rearranged(lowering: Lowering, value: ir.Value, letters: str, output: str) -> ir.Value:
@@ -322,7 +343,7 @@ def likely_faster(lowering: Lowering, node: Node, backend: Backend) -> bool:
     from the floor; on a CPU its pointwise ones are.
     """
     name = base_name(node.op)
-    if is_rearrangement(node):
+    if is_rearrangement(node) or is_thin(lowering, node):
         return True
     if not name.startswith("conv") and name not in {"matmul", "mm", "mv"}:
         return False
@@ -334,6 +355,40 @@ def likely_faster(lowering: Lowering, node: Node, backend: Backend) -> bool:
     if second[1] == 1 and second[0] == first[1]:
         return True
     return (name.endswith("3d") or "transpose" in name) if backend == "cuda" else math.prod(second[2:]) == 1
+
+
+def is_thin(lowering: Lowering, node: Node) -> bool:
+    """Return whether a product sums so little for each element, or has so few columns, that memory bounds it.
+
+    Tiles gain nothing there, and what stands before and behind it is fused.
+    """
+    name = base_name(node.op)
+    if name == "einsum":
+        operands = node.args[1]
+        if not isinstance(operands, tuple) or len(operands) != 2:
+            return False
+        shapes = [shape_of(lowering, operand) for operand in operands]
+        (left, right), output = letters_of(str(node.args[0]), [len(shape) for shape in shapes])
+        sizes = dict(zip(left, shapes[0], strict=False)) | dict(zip(right, shapes[1], strict=False))
+        depth = math.prod(sizes[x] for x in {*left, *right} - set(output))
+        sides = [
+            math.prod(sizes[x] for x in side if x in output and x not in other)
+            for side, other in ((left, right), (right, left))
+        ]
+    elif name in {"linear", "matmul", "mm", "bmm"}:
+        first, second = shape_of(lowering, node.args[0]), shape_of(lowering, node.args[1])
+        if len(first) < 2 or len(second) < 2:
+            return False
+        depth, columns = first[-1], second[0] if name == "linear" else second[-1]
+        sides = [math.prod(first[:-1]), columns]
+    elif name in {"conv1d", "conv2d", "conv3d"}:
+        weight = shape_of(lowering, node.args[1])
+        groups = given(node, 6, "groups", 1)
+        return weight[0] // groups < LEAST_ROWS and math.prod(weight[1:]) <= FEW_TAPS
+    else:
+        return False
+    few = sides[1] < LEAST_ROWS or max(sides) < LEAST_COLUMNS
+    return depth < LEAST_DEPTH or min(sides) == 1 or (few and depth <= THIN_DEPTH)
 
 
 def is_rearrangement(node: Node) -> bool:

@@ -15,6 +15,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.expressions import Expr, at_least, at_most, equal, where
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.lowering.arguments import out_dtype
+from rag_kernels.offline.lowering.computed import for_windows
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 
 
@@ -134,9 +135,10 @@ def unfold(lowering: Lowering, node: Node) -> ir.Value:
     """Return windows of a dimension, which run along a new last one."""
     value, size, step = lowering.value(given(node, 0)), given(node, 2, "size"), given(node, 3, "step")
     dim = given(node, 1, "dimension") % len(value.dims)
+    value = for_windows(lowering, value, size, step)
     count = node.outputs[0].shape[dim]
     outer: ir.Group = () if count == 1 else (ir.Atom(count),)
-    inner: ir.Group = () if size == 1 else (ir.Atom(size, fixed=True),)
+    inner: ir.Group = () if size == 1 else (ir.Atom(size, fixed=True, window=size > step),)
     form = ir.Form((*((a, step) for a in outer), *((a, 1) for a in inner)))
     value = lowering.reindex(value, dim, lambda: (form, (*outer, *inner)))
     return lowering.with_dims(value, (*value.dims[:dim], outer, *value.dims[dim + 1 :], inner))

@@ -1,0 +1,98 @@
+"""What is computed once: states between library calls, few costly elements, costly values below windows.
+
+And products of few columns, einsums with dimensions that are not named, sines of every number.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from emulated_cuda import build_emulated
+from support import generated_kernels as numbers
+from support.generated_kernels import Case, functional, worst_ratio
+
+from rag_kernels.offline.codegen.math_prelude import CPP, used
+from rag_kernels.offline.compose import write
+from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.tuning import Parameters
+
+SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
+CELL = "z = h @ self.w; a, b = (z + x).chunk(2, -1); c = c * torch.sigmoid(a) + torch.tanh(b) * y; h = torch.tanh(c); "
+RECURRENT = Case(
+    f"h, c = y, y; {CELL * 4}return h, c",
+    "torch.randn(6, 64)",
+    "torch.randn(6, 32)",
+    init="self.w = nn.Parameter(torch.randn(32, 64) * 0.2)",
+    tier="composed",
+)
+THIN = {
+    "no named rest": "torch.einsum('...ij,...jk->...ik', x, y), torch.einsum('...j,jk', x, y)",
+    "broadcast rest": "torch.einsum('...ij,jk->k...i', x, y), torch.einsum('bij,bij->bi', x, x * 2)",
+    "few columns": "x @ y[:, :2], F.linear(x, y[:, :3].t()), torch.matmul(x[..., :3], y[:3])",
+}
+
+
+def test_a_state_is_stored_and_not_computed_from_the_first_step_on(tmp_path: Path) -> None:
+    fp = functional("recurrent", RECURRENT)
+    plan = write(fp, CpuParameters(products=0))
+    assert plan is not None and plan.candidate.tier == "composed"
+    calls = [line for line in plan.candidate.source.splitlines() if line.strip().startswith("kernels.part_")]
+    assert max(line.count(",") for line in calls[1:]) <= calls[1].count(",") + 1
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) <= numbers.RATIO
+
+
+@pytest.mark.parametrize("name", THIN)
+def test_thin_products_are_ours(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fp = functional(name.replace(" ", "_"), Case(f"return {THIN[name]}", "torch.randn(5, 3, 7)", "torch.randn(7, 3)"))
+    for parameters in (CpuParameters(), SMALL):
+        if parameters is SMALL:
+            monkeypatch.setattr(numbers, "build", build_emulated)
+        plan = write(fp, parameters)
+        assert plan is not None and not plan.library
+        assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) <= numbers.RATIO
+
+
+@pytest.mark.parametrize("parameters", [CpuParameters(), SMALL], ids=["cpp", "cuda"])
+def test_few_costly_elements_and_values_below_windows_are_computed_once(parameters: Parameters) -> None:
+    table = Case("return x * torch.cos(2.0 ** torch.arange(64)) + y", "torch.randn(2048, 64)", "torch.randn(64)")
+    body = "return F.avg_pool1d(x.exp(), 5, 1), x.log1p().unfold(1, 4, 1).amax(-1) + y"
+    below = Case(body, "torch.rand(6, 40)", "torch.rand(6, 37)")
+    for case, name, regions in ((table, "pow", 1 if parameters is SMALL else 2), (below, "exp", 3)):
+        plan = write(functional(name, case), parameters)
+        assert plan is not None and plan.regions == regions
+        if parameters is not SMALL:  # a launch costs more than so few powers; and there is a second kernel, of vectors
+            assert plan.candidate.source.partition("tuning parameters")[2].count(f"rk_{name}(") == 1
+
+
+def test_sines_of_every_number(tmp_path: Path) -> None:
+    body = "return torch.sin(x), torch.cos(x), torch.sin(y) * 2"
+    case = Case(body, "torch.randn(64, 33) * 2.0 ** torch.arange(-120, 124, 4)[:33]", "torch.randn(1001) * 3")
+    fp = functional("waves", case)
+    plan = write(fp, CpuParameters())
+    assert plan is not None
+    call = numbers.caller(plan, fp, tmp_path)
+    assert worst_ratio(fp, call) <= numbers.RATIO
+    ends = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-45, 3.4e38, -9810.68]
+    x = torch.tensor(ends).repeat(64, 5)[:, :33].contiguous()
+    sine, cosine, _ = call(x, torch.zeros(1001))
+    assert torch.equal(sine.isnan(), x.sin().isnan()) and torch.equal(sine.signbit()[:, :2], x.signbit()[:, :2])
+    assert torch.allclose(sine, x.double().sin().float(), equal_nan=True, rtol=3e-7)
+    assert torch.allclose(cosine, x.double().cos().float(), equal_nan=True, rtol=3e-7)
+
+
+def test_functions_of_every_number_have_no_undefined_behaviour(tmp_path: Path) -> None:
+    """Bit patterns of every sign and exponent, by the sanitizer that the judge takes."""
+    names = [name for name in CPP if "(float x)" in CPP[name][0] and not name.endswith("float16")]
+    text = used(CPP, " ".join(f"{name}(" for name in names))
+    sums = " + ".join(f"{name}(x)" for name in names if not name.endswith(("_log_normal", "_abs")))
+    loop = "for (uint32_t bits = 0; bits < 0xffff0000u; bits += 30011) { float x; __builtin_memcpy(&x, &bits, 4); "
+    source = f"#include <cmath>\n#include <cstdint>\n{text}int main() {{ volatile double y; {loop}y = {sums}; }} }}\n"
+    (tmp_path / "all.cpp").write_text(source)
+    flags = "-O1 -std=c++20 -fsanitize=undefined -fno-sanitize=shift-base -fno-sanitize-recover=all".split()
+    subprocess.run(["g++", *flags, tmp_path / "all.cpp", "-o", tmp_path / "all"], check=True)
+    done = subprocess.run([tmp_path / "all"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
