@@ -19,6 +19,7 @@ THOROUGH = Limits(
 # Without what takes most of its time, for tests that are about the other half: `test_judge_checks.py` is about all.
 OF_SANITIZERS = replace(THOROUGH, without=frozenset({"repeats", "odd shapes"}))
 OF_SIZES = replace(THOROUGH, without=frozenset({"repeats", "sanitizers"}))
+BRIEF = replace(THOROUGH, thorough=False)  # as before a confirmation
 
 
 def verdict(judge: LocalJudge, problem: FunctionalProblem, source: str, tier: Tier = "kernel") -> Verdict:

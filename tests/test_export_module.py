@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from factories import attempt, candidate, problem
-from judging import THOROUGH, verdict
+from judging import OF_SIZES, verdict
 from support.kept import kept_judge
 from torch import nn
 
@@ -85,7 +85,7 @@ RK_EXPORT(forward, norm)
 @pytest.fixture(scope="module")
 def norm_attempt() -> Attempt:
     """Scaled rows, as the judge passed them, with its contract: an attribute, a global, a mode, and a number."""
-    with kept_judge("cpu", limits=THOROUGH, at_other_sizes=at_other_sizes) as judge:
+    with kept_judge("cpu", limits=OF_SIZES, at_other_sizes=at_other_sizes) as judge:
         p = functionalize(problem_from_source("norm", NORM), workers=judge.workers)
         passed = verdict(judge, p, NORM_CPP)
     assert isinstance(passed, Passed), passed

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from judging import HEAD, SOFTMAX, THOROUGH, altered, verdict
+from judging import BRIEF, HEAD, OF_SIZES, SOFTMAX, THOROUGH, altered, verdict
 from support.generated_kernels import Case, functional
 from support.kept import kept_judge
 
@@ -101,6 +101,13 @@ def judge() -> Iterator[LocalJudge]:
 
 
 @pytest.fixture(scope="module")
+def brief(judge: LocalJudge) -> Iterator[LocalJudge]:
+    """Judge as before a confirmation, for what shows there already."""
+    with kept_judge("cpu", limits=BRIEF, at_other_sizes=at_other_sizes) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
 def linear(judge: LocalJudge) -> FunctionalProblem:
     return functionalize(problem_from_source("linear_relu", LINEAR), workers=judge.workers)
 
@@ -130,7 +137,7 @@ def test_a_product_in_lower_precision_is_named(
 
 
 def test_a_lower_precision_passes_where_it_is_asked_for(linear: FunctionalProblem) -> None:
-    limits = replace(THOROUGH, precision="any")
+    limits = replace(OF_SIZES, precision="any")
     source = LINEAR_KERNEL.replace("CAST", ROUND.format(half="0x8000", mask="0xffffu"))
     with kept_judge("cpu", limits=limits, at_other_sizes=at_other_sizes) as lenient:
         passed = verdict(lenient, linear, source)
@@ -179,7 +186,7 @@ RK_EXPORT(forward, chain)
 
 def test_tf32_is_no_fault_where_it_is_allowed() -> None:
     """Neither at other sizes, nor on special values, nor behind another product; less than that is one."""
-    limits = replace(THOROUGH, precision="tf32")
+    limits = replace(OF_SIZES, precision="tf32")
     with kept_judge("cpu", limits=limits, at_other_sizes=at_other_sizes) as lenient:
         chain = functionalize(problem_from_source("chain", CHAIN), workers=lenient.workers)
         tf32, less = (
@@ -191,16 +198,16 @@ def test_tf32_is_no_fault_where_it_is_allowed() -> None:
     assert not isinstance(less, Passed), less
 
 
-def test_raw_pointers_of_another_layout_are_labelled(judge: LocalJudge, softmax: FunctionalProblem) -> None:
-    blind = verdict(judge, softmax, COMPOSED_COPY.replace("GIVEN", "x"), "composed")
-    aware = verdict(judge, softmax, COMPOSED_COPY.replace("GIVEN", "x.contiguous()"), "composed")
+def test_raw_pointers_of_another_layout_are_labelled(brief: LocalJudge, softmax: FunctionalProblem) -> None:
+    blind = verdict(brief, softmax, COMPOSED_COPY.replace("GIVEN", "x"), "composed")
+    aware = verdict(brief, softmax, COMPOSED_COPY.replace("GIVEN", "x.contiguous()"), "composed")
     assert isinstance(blind, Passed) and "contiguous-only" in blind.labels, blind
     assert isinstance(aware, Passed) and aware.labels == () and "strides" in aware.checks, aware
 
 
-def test_settings_without_code_are_flags_only(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+def test_settings_without_code_are_flags_only(brief: LocalJudge, softmax: FunctionalProblem) -> None:
     changed = LIBRARY.replace("        e = ", "        torch.backends.cudnn.benchmark = True\n        e = ")
-    found = verdict(judge, softmax, changed, "module")
+    found = verdict(brief, softmax, changed, "module")
     assert isinstance(found, Passed) and found.label == "flags only" and not found.claims_speed, found
 
 
@@ -218,13 +225,13 @@ def test_an_honest_softmax_passes_everything(judge: LocalJudge, softmax: Functio
     assert passed.contract is not None and passed.contract.tensors[0].shape == ("N", "M")
 
 
-def test_a_copy_of_a_half_precision_product_is_right(judge: LocalJudge) -> None:
+def test_a_copy_of_a_half_precision_product_is_right(brief: LocalJudge) -> None:
     """PyTorch's library rests on the team of threads that it is told of: smaller ones are for kernels alone."""
     fp = functional(
         "half", Case("return torch.relu(x @ y)", "torch.randn(64, 512).bfloat16()", "torch.randn(512, 256).bfloat16()")
     )
     copy = fp.problem.source.replace("class Model(", "class ModelNew(")
-    found = verdict(judge, fp, copy, "module")
+    found = verdict(brief, fp, copy, "module")
     assert isinstance(found, Passed), found
 
 
@@ -330,8 +337,8 @@ def test_signs_of_dimensions_and_sizes_call_no_library(judge: LocalJudge, source
     assert fuses_nothing(source, fp) is nothing
 
 
-def test_torch_alone_is_a_library_rewrite(judge: LocalJudge, softmax: FunctionalProblem) -> None:
-    assert "label:library rewrite" in codes(verdict(judge, softmax, LIBRARY, "module"))
+def test_torch_alone_is_a_library_rewrite(brief: LocalJudge, softmax: FunctionalProblem) -> None:
+    assert "label:library rewrite" in codes(verdict(brief, softmax, LIBRARY, "module"))
 
 
 ENLARGED = """

@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from judging import SOFTMAX, THOROUGH
+from judging import BRIEF, SOFTMAX, altered
 from support.kept import kept_judge
 
 from rag_kernels.eval import codec
-from rag_kernels.eval.buffers.parallel_copy import CHUNK, copied, copy_bytes
+from rag_kernels.eval.buffers.parallel_copy import CHUNK, PIECE, copied, copy_bytes, same_bytes
+from rag_kernels.eval.build.compile import Built, build, toolchain
+from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.children.right_answers import RightAnswers
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
+from rag_kernels.eval.records import Candidate
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.ingest.functional.functionalize import functionalize
@@ -27,7 +31,7 @@ from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[LocalJudge]:
-    with kept_judge("cpu", limits=THOROUGH, at_other_sizes=at_other_sizes) as opened:
+    with kept_judge("cpu", limits=BRIEF, at_other_sizes=at_other_sizes) as opened:
         yield opened
 
 
@@ -128,3 +132,38 @@ def test_temporaries_on_a_gpu_are_given_back_where_they_are_much_of_what_is_free
     answers.module = SimpleNamespace(device=torch.device("cuda"))
     answers._release()
     assert len(given_back) == emptied
+
+
+def test_a_byte_that_differs_is_seen_wherever_it_is() -> None:
+    one = np.zeros(2 * PIECE + 5, np.uint8)
+    assert same_bytes(one, one.copy()) and not same_bytes(one, one[:-1])
+    for place in (0, PIECE - 1, PIECE, len(one) - 1):
+        other = one.copy()
+        other[place] = 1
+        assert not same_bytes(one, other)
+
+
+def test_outputs_lie_where_the_reference_reads_them_unless_they_are_kept(judge: LocalJudge) -> None:
+    softmax = functionalize(problem_from_source("softmax", SOFTMAX), workers=judge.workers)
+    candidate = Candidate(altered(), "kernel", "cpu")
+    (built,) = build([(candidate.source, "cpu")], tools=toolchain(judge.device.arch), cache=judge.cache)
+    assert isinstance(built, Built)
+    with (
+        ProblemSession(
+            softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
+        ) as session,
+        LoadedCandidate(session, candidate, Library(built.library)) as subject,
+    ):
+        place = subject.bind(session)
+        first, second = session.random_recipe(), session.random_recipe()
+        seen = []
+        for recipe in (first, second):
+            subject.prepare(place, recipe)
+            subject.call(place)
+            seen.append((subject.outputs(place, keep=True), subject.outputs(place)))
+        (kept, early), (_, late) = seen
+        assert subject.still_has(place, late) and not subject.still_has(place, kept)
+        assert session.check(late, second)[0].ok and session.check(kept, first)[0].ok
+        assert not session.check(kept, second)[0].ok
+        with pytest.raises(RuntimeError, match="should have been kept"):
+            session.check(early, first)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import SOFTMAX, THOROUGH, altered, verdict
+from judging import BRIEF, SOFTMAX, altered, verdict
 from support.kept import kept_judge
 
 from rag_kernels.eval.build.compile import Built, build, toolchain
@@ -34,7 +34,7 @@ from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[LocalJudge]:
-    with kept_judge("cpu", limits=THOROUGH, at_other_sizes=at_other_sizes) as opened:
+    with kept_judge("cpu", limits=BRIEF, at_other_sizes=at_other_sizes) as opened:
         yield opened
 
 

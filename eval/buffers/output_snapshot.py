@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rag_kernels.eval.buffers.parallel_copy import same_bytes
+from rag_kernels.eval.buffers.shared_arena import Arena
+
 
 @dataclass(frozen=True, slots=True)
 class OutputSnapshot:
@@ -21,9 +24,14 @@ class OutputSnapshot:
     copies: tuple[NDArray[np.uint8], ...] = ()
     number: int | None = None
     hash: str = ""
+    lent: bool = False  # its bytes lie where those of the next one will
 
     def digest(self) -> bytes:
         return self.hash.encode() or digest(self.copies)
+
+    def is_in(self, outputs: Arena) -> bool:
+        """Return whether this is what outputs hold now (CPU)."""
+        return all(same_bytes(raw, outputs.bytes(index)) for index, raw in enumerate(self.copies))
 
 
 def image(raw: NDArray[np.uint8]) -> bytes:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rag_kernels.eval.machine.device import threads
 
 CHUNK = 16 << 20
+PIECE = 1 << 16
 
 
 def copy_bytes(target: NDArray[np.uint8], source: NDArray[np.uint8]) -> None:
@@ -35,6 +36,12 @@ def copied(source: NDArray[np.uint8]) -> NDArray[np.uint8]:
     fresh = np.empty_like(source)
     copy_bytes(fresh, source)
     return fresh
+
+
+def same_bytes(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
+    """Return whether two arrays hold the same bytes, a piece at a time: what is made of a whole takes new pages."""
+    starts = range(0, max(len(one), len(other)), PIECE)
+    return all(np.array_equal(one[start : start + PIECE], other[start : start + PIECE]) for start in starts)
 
 
 @functools.cache

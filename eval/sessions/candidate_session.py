@@ -13,9 +13,10 @@ import re
 import signal
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
@@ -85,6 +86,7 @@ from rag_kernels.eval.records import (
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 
+S = TypeVar("S")
 T = TypeVar("T", bound=CandidateReply)
 Form = Sequence[tuple[Sequence[int], str, str]]  # of each output: shape, dtype, device
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")  # as the dynamic linker says it
@@ -411,7 +413,7 @@ class LoadedCandidate:
                 return self.outputs(place, keep=True)
             spent = [self._spent_s()]
             for _ in range(2):
-                outputs = self.outputs(place)
+                outputs = self.outputs(place, keep=True)
                 spent.append(self._spent_s())
         finally:
             self._exactly = False
@@ -445,10 +447,19 @@ class LoadedCandidate:
     def outputs(self, place: BoundBuffers, *, keep: bool = False) -> OutputSnapshot:
         """Return a copy of what the last call wrote, after its form and surroundings were checked.
 
-        On a GPU it is good until the next one, unless it is to be kept.
+        It is good until the next one of this problem, unless it is to be kept.
         """
+        return self._collected(place, lambda: place.session.take(place.outputs, keep=keep))
+
+    def still_has(self, place: BoundBuffers, outputs: OutputSnapshot) -> bool:
+        """Return whether outputs that are collected now are these (CPU)."""
+        assert place.outputs is not None
+        return self._collected(place, partial(outputs.is_in, place.outputs))
+
+    def _collected(self, place: BoundBuffers, look: Callable[[], S]) -> S:
+        """Look at the outputs when they have been collected, or have been where they are: of a kernel that stands."""
         in_place = self.candidate.tier == "kernel" and place.outputs is not None and self.worker.stands
-        taken = place.session.take(place.outputs, keep=keep) if in_place else None  # before it is asked for anything
+        seen = look() if in_place else None  # before it is asked for anything
         reply = self._ask(Pull(place.number), Pulled)
         expected = tuple((s.shape, s.dtype, place.session.device.backend) for s in place.session.fp.outputs)
         if reply.form != expected:
@@ -461,12 +472,12 @@ class LoadedCandidate:
         if not reply.in_order:
             why = "The outputs were not there when the stream was done that the candidate was called on."
             raise Stopped(Rejected("late_write", why))
-        if taken is None:
+        if seen is None:
             self.stand()
-            taken = place.session.take(place.outputs, keep=keep)
+            seen = look()
         if not reply.intact or self._wrote_beside(place):
             raise Stopped(Crashed("The candidate wrote beyond the end of a tensor.", ""))
-        return taken
+        return seen
 
     def _wrote_beside(self, place: BoundBuffers) -> bool:
         """Return whether the rest of the outputs' pages is not the poison any more (CPU, kernel tier)."""

@@ -135,6 +135,7 @@ class ProblemSession:
         self.specs = [a.spec for a in fp.tensors]
         self.content = Arena(self.specs, readers_only="read-only inputs" not in limits.without)
         self.submitted = Arena(fp.outputs, readers_only=True)
+        self._taken: OutputSnapshot | None = None  # which lies there now
         self._shared: tuple[int, int] | None = None  # see `share`
         self.restarts = 0  # of the reference worker: its draws and its shared memory are others then
         self.content_bytes = sum(tensor_bytes(s) for s in self.specs)
@@ -518,16 +519,27 @@ class ProblemSession:
         return tuple(Comparison(True, 0.0, "") if i in unsound else result for i, result in enumerate(results))
 
     def _submit(self, outputs: OutputSnapshot) -> None:
-        for index, raw in enumerate(outputs.copies):
-            copy_bytes(self.submitted.bytes(index), raw)
+        if outputs is not self._taken:
+            if outputs.lent:
+                raise RuntimeError("Outputs are compared after others took their place: they should have been kept.")
+            self._taken = None
+            for index, raw in enumerate(outputs.copies):
+                copy_bytes(self.submitted.bytes(index), raw)
 
     def take(self, outputs: Arena | None, *, keep: bool) -> OutputSnapshot:
         """Return a copy of what a candidate wrote: to `outputs`, or (GPU) to the shared memory.
 
-        A copy on a GPU is good until the next one, unless it is to be kept for one check.
+        It is good until the next one is taken or another one compared, unless it is to be kept: on a CPU it lies where
+        the reference worker reads it.
         """
-        if outputs is not None:
+        if outputs is not None and keep:
             return OutputSnapshot(tuple(copied(outputs.bytes(index)) for index in range(len(self.fp.outputs))))
+        if outputs is not None:
+            places = tuple(self.submitted.bytes(index) for index in range(len(self.fp.outputs)))
+            for index, place in enumerate(places):
+                copy_bytes(place, outputs.bytes(index))
+            self._taken = OutputSnapshot(places, lent=True)
+            return self._taken
         reply = self.ask(TakeOutputs(keep), TookOutputs)
         return OutputSnapshot(number=reply.taken, hash=reply.hash)
 
