@@ -208,7 +208,7 @@ class LocalJudge:
         library = self._builder.whole(candidate)
         self._load_compiler()
         with self._turns.shared(), self.sessions.open_fresh(fp) as known:
-            known.times.eager_estimate_s()
+            known.times.expect()
             if self.limits.measure_compile:
                 known.times.prepare_baselines()
             trial = Trial(known, candidate, library, thorough=True, checked=lambda: self._builder.checked(candidate))

@@ -100,13 +100,16 @@ def test_a_problem_is_examined_once_by_threads_that_ask_together(judge: LocalJud
     assert all(one == found[0] for one in found)
 
 
-def test_a_worker_that_found_no_gpu_while_it_waited_still_answers(judge: LocalJudge) -> None:
-    judge.workers.spare("rag_kernels.eval.children.reference:serve_cuda", limit_address_space=False)
-    with (
-        judge.workers.spawn("rag_kernels.eval.children.reference:serve_cuda", limit_address_space=False) as worker,
-        pytest.raises(WorkerFailed) as failed,
-    ):
-        worker.request({}, deadline_s=60)
+@pytest.mark.parametrize("role", ["reference", "candidate"])
+def test_a_worker_that_found_no_gpu_while_it_waited_still_answers(judge: LocalJudge, role: str) -> None:
+    """And says when it is ready, as often as it is asked, before it hears of its work."""
+    workers = judge.workers if role == "reference" else judge.sessions.candidate_workers
+    workers.spare(f"rag_kernels.eval.children.{role}:serve_cuda", limit_address_space=False)
+    with workers.spawn(f"rag_kernels.eval.children.{role}:serve_cuda", limit_address_space=False) as worker:
+        for _ in range(2):
+            worker.wait_until_ready(deadline_s=60)
+        with pytest.raises(WorkerFailed) as failed:
+            worker.request({}, deadline_s=60)
     assert failed.value.kind == "raised"
 
 

@@ -116,7 +116,7 @@ def serve(channel: Channel) -> None:
 
     faulthandler.disable()
     faulthandler.enable()
-    message, _ = channel.receive()
+    message, _ = channel.receive_first()
     try:
         candidate = Loaded(candidate_opening(message))
         channel.send(numbered(Done(), 0))

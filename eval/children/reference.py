@@ -117,7 +117,7 @@ def serve_cuda(channel: Channel) -> None:
 
 def serve(channel: Channel) -> None:
     """Answer the judge's requests until it hangs up."""
-    message, fds = channel.receive()
+    message, fds = channel.receive_first()
     try:
         reference = Reference(reference_opening(message), fds)
         channel.send(codec.encode(reference.describe()))

@@ -24,6 +24,7 @@ from rag_kernels.eval.errors import Internal
 _HEADER = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 256 << 20
 MAX_FDS = 8
+READY = {"ready": True}  # asks whether a worker is, and says so
 
 
 def readable(stream: Any, timeout_s: float | None) -> bool:
@@ -100,6 +101,14 @@ class Channel:
             if isinstance(error, ValueError | RecursionError):
                 raise ChannelClosed("the other side sent something that is not JSON") from error
             raise
+
+    def receive_first(self) -> tuple[Any, list[int]]:
+        """Wait for a worker's first message; whether it is ready may be asked before, and is it by then."""
+        message, fds = self.receive()
+        while message == READY:
+            self.send(READY)
+            message, fds = self.receive()
+        return message, fds
 
     def spin(self, seconds: float) -> None:
         """Keep awake until there is something to receive, or for so many seconds."""

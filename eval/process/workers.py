@@ -25,7 +25,7 @@ from typing import Any, Literal
 from rag_kernels.eval import codec
 from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.places import ROOT
-from rag_kernels.eval.process.channel import Channel, ChannelClosed, failure_in, pair, readable
+from rag_kernels.eval.process.channel import READY, Channel, ChannelClosed, failure_in, pair, readable
 from rag_kernels.eval.process.process_tree import (
     Resident,
     cpu_seconds,
@@ -177,6 +177,10 @@ class Worker:
     def activity(self) -> Activity:
         """Return CPU time, threads and processes of the tree now; also of a worker that stands still."""
         return Activity(**self._workers._ask({"activity": self.pid}))
+
+    def wait_until_ready(self, *, deadline_s: float) -> None:
+        """Wait for what it makes before its first message (a GPU's context); raises WorkerFailed as `request` does."""
+        self.request(READY, deadline_s=deadline_s)
 
     def request(self, message: Any, *, deadline_s: float, fds: Sequence[int] = (), spin: bool = False) -> Any:
         """Send and wait; raises WorkerFailed if the child dies, overruns the deadline, or reports an exception.

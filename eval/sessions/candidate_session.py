@@ -175,10 +175,20 @@ class LoadedCandidate:
                 cubin=str(library.cubin or "") if library else "",
             )
             message = OpenCandidate(session.device.backend, threads(), code)
+            if session.on_gpu and not self.is_module:  # modules are loaded in threads, and turns belong to one
+                with session.device_lock.away():
+                    self._wait_until_ready()
             self._send_or_stop(message, Done, stage="load", deadline_s=self._load_limit_s, fds=())
         except Stopped:
             self.close()
             raise
+
+    def _wait_until_ready(self) -> None:
+        """Wait for the GPU's context, which its worker makes before it hears of a candidate."""
+        try:
+            self.worker.wait_until_ready(deadline_s=self.limits.open_s)
+        except WorkerFailed as failure:
+            raise Stopped(_failed(failure, "load", self.limits.open_s), alive=failure.alive) from failure
 
     @property
     def _load_limit_s(self) -> float:

@@ -218,6 +218,9 @@ class ProblemSession:
         )
         fds = [self.content.fd, self.submitted.fd]
         try:
+            if self.on_gpu:  # a context takes seconds where many are made, and no turn
+                with self.device_lock.away():
+                    worker.wait_until_ready(deadline_s=self.limits.open_s)
             self.opened, _ = _exchange(worker, message, Opened, deadline_s=self.limits.open_s, fds=fds)
         except WorkerFailed as failure:
             worker.close()

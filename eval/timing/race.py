@@ -106,7 +106,9 @@ class Race:
         self.repeated = 0
         self.burst: list[BoundBuffers] = []
         self.first_s = self._first_s()  # without what asking for it takes
-        wanted = self.reference.calls_for(min(self.first_s, self.reference.eager_estimate_s()))
+        with self.subject.frozen():
+            eager_s = self.reference.eager_estimate_s()
+        wanted = self.reference.calls_for(min(self.first_s, eager_s))
         mine = min(
             wanted, max(1, int(self.rule.candidate_burst_s / self.first_s))
         )  # fewer of a candidate that is very slow
