@@ -133,7 +133,18 @@ def test_a_plain_summary() -> None:
     text = summary(result_row([attempt(cost_usd=0.5)], run_id="run1", problem="p", out="best.py"))
     assert "confirmed in a fresh process" in text and "2.00x eager, 1.60x torch.compile, 50 % of" in text
     assert "$0.5000" in text and text.endswith("written to best.py")
+    assert "slower than" not in text and "no speed claim" not in text
     assert attempt_line(attempt_row(attempt(verdict=wrong()))).startswith("  1  wrong")
+    lost = summary(result_row([attempt(verdict=wrong())], run_id="run1", problem="p"))
+    assert wrong().where in lost and wrong().input_class in lost and lost.endswith("Run run1.")
+
+
+def test_a_summary_tells_labels_and_that_a_baseline_is_ahead() -> None:
+    row = result_row([attempt()], run_id="run1", problem="p")
+    text = summary(row | {"labels": ["noisy machine"], "claims_speed": False, "serves": "x[N, 8] float32"})
+    assert "  noisy machine, no speed claim\n  serves x[N, 8] float32\n" in text
+    behind = {"speedup": 0.6, "speedup_eager": 1.2, "speedup_compile": 0.6}
+    assert "  slower than torch.compile: use that" in summary(row | behind)
 
 
 def test_a_live_table_on_a_terminal() -> None:

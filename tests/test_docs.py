@@ -71,7 +71,8 @@ ATTEMPT = re.compile(
 SUMMARY = re.compile(
     r"(?P<problem>\w+): kernel (?P<kernel_id>k_\w+), confirmed.*\n  (?P<eager>[\d.]+)x eager, (?P<compile>[\d.]+)x.*, "
     r"(?P<floor>\d+) % .* on (?P<device_name>.+)\n  (?P<label>.+), (?P<tier>\w+) tier, (?P<precision>\w+) precision, "
-    r"(?P<writer>\w+) writer\n  (?P<attempts>\d+) candidates in (?P<seconds>[\d.]+) s, .*; run (?P<run_id>r_\w+)\n"
+    r"(?P<writer>\w+) writer(?:\n  (?P<labels>(?!serves |\d).+))?(?:\n  serves (?P<serves>.+))?\n"
+    r"  (?P<attempts>\d+) candidates in (?P<seconds>[\d.]+) s, .*; run (?P<run_id>r_\w+)\n"
     r"  shown to the writer: (?P<shown>.+)\n  written to (?P<out>.+)"
 )
 
@@ -80,9 +81,14 @@ def row_of(found: re.Match[str]) -> dict[str, object]:
     """Return what a command prints from, as far as its lines say it."""
     told = found.groupdict()
     numbers = {"speedup_eager": float(told["eager"]), "speedup_compile": float(told["compile"])}
+    numbers |= {"speedup": min(numbers.values())}
+    labels = [label for label in (told.get("labels") or "").split(", ") if label]
     numbers |= {"floor_fraction": int(told["floor"]) / 100, "seconds": float(told["seconds"])}
     kept = {
         "at_least": bool(told.get("least")),
+        "claims_speed": "no speed claim" not in labels,
+        "labels": [label for label in labels if label != "no speed claim"],
+        "serves": told.get("serves"),
         "confirmed": True,
         "cost_usd": 0.0,
         "model": "",

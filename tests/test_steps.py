@@ -9,6 +9,7 @@ import torch
 from judging import verdict
 from support.kept import kept_judge, kept_workers
 
+from rag_kernels.eval.children.right_answers import LARGER
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.numerics.compare import UNIT_ROUNDOFF
@@ -86,6 +87,27 @@ def test_the_sign_of_a_product_that_cancels_is_roundings_unless_it_is_exact(exac
     got = oracle.float()
     got[0] += (-1 if oracle_sign(x, w) > 0 else 1) * w[:, 0]  # the sign of one element is the other one
     assert (excused(got, reference, oracle, again()) is None) is exact
+
+
+@pytest.mark.parametrize(("units", "right"), [(10.0, True), (4e4, False)])
+def test_a_sign_within_the_error_that_a_product_may_have_is_its_own(units: float, right: bool) -> None:
+    x, w = torch.randn(64, 256, generator=GEN), torch.randn(256, 64, generator=GEN)
+    x, w = x.double(), w.double()
+    scale = units * UNIT_ROUNDOFF[torch.float32] * x[0].norm() * w[:, 0].norm() / 16
+    x[0] -= (x[0] @ w[:, 0] - scale) / w[:, 0].square().sum() * w[:, 0]
+    x, w = x.float(), w.float()
+    reference, oracle = bent(x, w), bent(x.double(), w.double())
+
+    def again() -> Iterator[torch.Tensor]:
+        for larger in LARGER:
+            for _ in range(5):
+                with RoundingNoise(GEN, operands=larger * UNIT_ROUNDOFF[torch.float32], exact_stays=True):
+                    moved = bent(x, w)
+                yield moved
+
+    got = oracle.float()
+    got[0] += (-1 if oracle_sign(x, w) > 0 else 1) * w[:, 0]
+    assert (excused(got, reference, oracle, again()) is not None) is right
 
 
 def oracle_sign(x: torch.Tensor, w: torch.Tensor) -> float:

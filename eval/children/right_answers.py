@@ -38,6 +38,7 @@ from rag_kernels.eval.steps import has_steps
 
 NOISE_RUNS = 3
 MOST_RUNS = 16  # each moves about half of the integers that rounding decides
+LARGER = 1.0, 4.0, 16.0  # times the rounding of a product's operands, run after run: limits of errors are 64 roundings
 FEW = 256  # elements of an output
 KEPT = 16  # a part of a GPU's free memory that temporaries may keep
 LEAST_APART = 4.0  # times as large as of TF32 are errors of bf16 on a probe, by their bits eight times
@@ -220,13 +221,15 @@ class RightAnswers:
     def _again(self, at: int) -> Iterator[torch.Tensor]:
         """Yield an output of one run after another with amplified rounding.
 
-        That of products is of their operands, as exact as these have to be: what cancels is not near to what it owes,
-        and has little of its own.
+        That of products is of their operands: what cancels is not near to what it owes, and has little of its own. The
+        last runs have what a product of largest error that is right would have; where a lower precision is allowed,
+        all have that.
         """
-        generator, operands = self._generator(), max(UNIT_ROUNDOFF[torch.float32], self.operands)
-        for _ in range(MOST_RUNS):
+        generator = self._generator()
+        for made in range(MOST_RUNS):
+            unit = self.operands or UNIT_ROUNDOFF[torch.float32] * LARGER[made * len(LARGER) // MOST_RUNS]
             self.module.restore()
-            with RoundingNoise(generator, operands=operands, exact_stays=True):
+            with RoundingNoise(generator, operands=unit, exact_stays=True):
                 results = self.module.call()
             yield results[at]  # outside: what is done with it rounds as ever
 

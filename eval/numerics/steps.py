@@ -19,19 +19,22 @@ from rag_kernels.eval.numerics.compare import LIMITS, TINY, UNIT_ROUNDOFF, rows_
 
 FEW = 0.05  # steps are rare: where more elements are as far off, it is no step
 ALIKE = 1.5  # times a step that was seen
+BARELY = 0.5  # of what is far: where a step moves much by various amounts, some just are and some just are not
 CHOSEN_UNITS = {2: 2.0, 4: 8.0, 8: 8.0}  # by bytes: of rounding that values may have before one of them is chosen
 USUAL_ERRORS = 6.0  # times the row's errors: of normal ones the difference of two is hardly ever more
 CHOSEN_ERRORS = 2.0  # times PyTorch's own error there: both of two may be off
 
 
-def far(got: torch.Tensor, right: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Return where an output is farther from another one than rounding of a result of this scale explains."""
+def far(got: torch.Tensor, right: torch.Tensor, scale: torch.Tensor, share: float = 1.0) -> torch.Tensor:
+    """Return where an output is farther from another one than rounding of a result of this scale explains, or than a
+    share of that.
+    """
     if not got.numel():
         return torch.zeros_like(got, dtype=torch.bool)
     rows = rows_of(scale)
     size = scale.reshape(rows, -1).double().abs()
     unit, (_, largest) = UNIT_ROUNDOFF[got.dtype], LIMITS[got.element_size()]
-    allowed = largest * unit * size.clamp(min=0.01 * float(size.square().mean().sqrt())).amax(1, keepdim=True)
+    allowed = share * largest * unit * size.clamp(min=0.01 * float(size.square().mean().sqrt())).amax(1, keepdim=True)
     apart = (got.reshape(rows, -1).double() - right.reshape(rows, -1).double()).abs() > allowed
     return (apart & torch.isfinite(size)).reshape(got.shape)
 
@@ -63,7 +66,7 @@ def excused(
     moved, size = torch.zeros_like(wrong), torch.zeros(got.shape, dtype=torch.float64, device=got.device)
     for other in again:
         away = (other.double() - reference.double()).abs()
-        moved |= far(other, reference, oracle)
+        moved |= far(other, reference, oracle, BARELY)
         size = torch.maximum(size, torch.where(torch.isfinite(away), away, size))
         if not bool((wrong & ~moved).any()):
             break

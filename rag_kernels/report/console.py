@@ -107,35 +107,54 @@ def speeds(row: Row) -> tuple[str, str]:
 
 def detail(row: Row) -> str:
     """Return who wrote an attempt and why, or what is wrong with it."""
-    return f"{row['model'] or row['writer']}: {row['reason'] or row['note'] or row['idea']}"
+    return f"{row['model'] or row['writer']}: {_reason(row) or row['note'] or row['idea']}"
+
+
+def _reason(row: Row) -> str:
+    """Return why a candidate failed; of wrong numbers also on which inputs, and where."""
+    if not row.get("where"):
+        return str(row["reason"])
+    return f"{row['reason'].rstrip('.')} on {row['input_class']}: {row['where']}"
 
 
 def summary(row: Row) -> str:
     """Return the end of a run in a few lines; `row` is `json_rows.result_row`'s."""
     spent = f"{count(row['attempts'], 'candidate')} in {row['seconds']:.1f} s, {money(row['cost_usd'])}"
     if row["kernel_id"] is None:
-        last = f" The last one: {row['verdict']}. {row['reason']}" if row["verdict"] else f" {row['reason']}"
-        return f"No verified kernel ({spent}).{last}"
+        last = f" The last one: {row['verdict']}. {_reason(row)}" if row["verdict"] else f" {row['reason']}"
+        more = f" Run {row['run_id']}." if row["verdict"] else ""
+        return f"No verified kernel ({spent}).{last}{more}"
     trust = _trust(row, "confirmed in a fresh process")
     over_eager, over_compile = speeds(row)
     reached = row["floor_fraction"]
     floor = (
         "faster than the floor that was measured" if reached is None else f"{percent(reached)} of the physical floor"
     )
+    labels = [label for label in row["labels"] if not label.startswith(UNCHECKED)]
+    labels += [] if row["claims_speed"] else ["no speed claim"]
     lines = [
         f"{row['problem']}: kernel {row['kernel_id']}, {trust}",
         f"  {over_eager} eager, {over_compile} torch.compile, {floor}, on {row['device_name']}",
+        *([f"  {_slower(row)}"] if row["confirmed"] and row["speedup"] < 1 else []),
+        *([f"  {row['step']}"] if row["step"] else []),
         f"  {row['label']}, {row['tier']} tier, {row['precision']} precision, {row['writer']} writer"
         + (f" ({row['model']})" if row["model"] else ""),
+        *([f"  {', '.join(labels)}"] if labels else []),
+        *([f"  serves {row['serves']}"] if row["serves"] else []),
         f"  {spent}; run {row['run_id']}",
     ]
-    if row["step"]:
-        lines.insert(2, f"  {row['step']}")
     if row["exemplars"]:
         lines.append(f"  shown to the writer: {', '.join(row['exemplars'])}")
     if row["out"]:
         lines.append(f"  written to {row['out']}")
     return "\n".join(lines)
+
+
+def _slower(row: Row) -> str:
+    """Return what to do with a kernel that is slower than a baseline."""
+    over_compile = row["speedup_compile"]
+    ahead = "torch.compile" if over_compile is not None and over_compile <= row["speedup_eager"] else "eager PyTorch"
+    return f"slower than {ahead}: use that, or look further with more `--effort` or a model"
 
 
 def _trust(row: Row, confirmed: str) -> str:
