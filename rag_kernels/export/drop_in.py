@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.export.serving.built import MachineError
+from rag_kernels.export.serving.changed import returned, state_of, targets, written_to
 from rag_kernels.export.serving.guard import Lines
 from rag_kernels.export.serving.held import (
     PLAIN,
@@ -32,7 +33,7 @@ from rag_kernels.export.serving.held import (
     unwrapped,
 )
 from rag_kernels.export.serving.inputs import Input, guarded_inputs, inputs_of, leaves_given, leaves_traced
-from rag_kernels.export.serving.results import Results, arrangement, other_results, results_of
+from rag_kernels.export.serving.results import Results, other_results, results_in, results_of
 from rag_kernels.export.serving.served import NONE, Reason, state_at
 
 Guard = Callable[..., tuple[list[Any], Any] | None]
@@ -49,6 +50,7 @@ OWN = frozenset(
         "_guard",
         "_results",
         "_arranged",
+        "_changes",
     }
 )
 
@@ -102,16 +104,14 @@ class DropIn(nn.Module):
         self._guard: Guard | None = None
         self._results: Results | None = None
         self._arranged: Callable[[Any], Any] | None = None  # where a kernel's results are not what the module returns
+        self._changes: tuple[tuple[int, str], ...] = ()  # results that the module has in tensors that it changes
         if not refused.text:
             self._refused = self._hold()
             self._known_results()
-        if self.COMPILED.not_written and not self._refused.text:
-            names = ", ".join(self.COMPILED.not_written)
-            warnings.warn(f"The compiled kernel does not write to {names}, as the module does.", stacklevel=4)
 
     def _hold(self) -> Reason:
         try:
-            self._held = Held(self, self.COMPILED.state_paths, OWN)
+            self._held = Held(self, [*self.COMPILED.state_paths, *state_of(self.COMPILED.not_written)], OWN)
         except Exception as error:  # whatever the attributes of a module raise when they are read or compared
             return Reason("module", f"its attributes cannot be held ({error}).")
         return NONE
@@ -125,8 +125,8 @@ class DropIn(nn.Module):
         drawn = getattr(getattr(kind, "VERIFIED", None), "__globals__", {}).get("get_inputs")
         if kind.RESULTS is None and drawn is not None:
             try:
-                with FakeTensorMode(allow_non_fake_inputs=True):
-                    kind.RESULTS = arrangement(super().forward(*drawn()[self.COMPILED.pulled :]))
+                with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                    kind.RESULTS = results_in(mode, super().forward, drawn()[self.COMPILED.pulled :], {})
             except Exception:  # whatever a problem raises without data
                 return
         if kind.RESULTS is not None:
@@ -135,10 +135,11 @@ class DropIn(nn.Module):
     def _keep(self, found: Results) -> Reason:
         """Keep how results are arranged; return why the kernel's cannot be."""
         compiled = self.COMPILED
+        changes, lacking = returned(found, compiled.not_written)
         told = other_results(found, len(compiled.outputs) - compiled.hidden, moves=bool(compiled.served.free))
-        if told:
-            return Reason("results", told)
-        self.__dict__["_results"] = found
+        if told or lacking:
+            return Reason("results", told or lacking)
+        self.__dict__["_results"], self.__dict__["_changes"] = found, changes
         self.__dict__["_arranged"] = None if found.plain() else found.arranged
         return NONE
 
@@ -196,7 +197,7 @@ class DropIn(nn.Module):
         if reason.text:
             return None, reason
         result, reason = self._looked_at(args, kwargs)
-        if guard is None and not reason.text:
+        if guard is None and not reason.text and not self.COMPILED.not_written:
             self.__dict__["_guard"] = self._guarded(args, kwargs)
         return result, reason
 
@@ -216,7 +217,10 @@ class DropIn(nn.Module):
                 reason = self._keep(results_of(super().forward, args, kwargs))
             except Exception as error:  # whatever a module raises without data
                 reason = Reason("results", f"how the module arranges its results is not known ({error}).")
-        return (None, reason) if reason.text else (result, NONE)
+        if reason.text or not compiled.not_written:
+            return (None, reason) if reason.text else (result, NONE)
+        changed = targets(self, leaves, compiled.not_written)
+        return written_to(changed, self.__dict__["_changes"], result)
 
     def _guarded(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Guard:
         """Return what answers calls that are given like this one, which took the kernel, while nothing changes."""
@@ -240,11 +244,16 @@ class DropIn(nn.Module):
     def _agrees(self, args: Sequence[Any], kwargs: dict[str, Any], sizes: tuple[Any, ...]) -> Reason:
         """Ask the module itself, without data, what it makes of sizes other than the verified ones."""
         try:
-            shapes = results_of(super().forward, args, kwargs).shapes
+            found = results_of(super().forward, args, kwargs)
         except Exception as error:  # whatever a module raises at sizes that it does not take
             return Reason("sizes", f"the module itself does not take these sizes ({error}).")
         sizes = sizes[: len(sizes) - self.COMPILED.hidden]
-        return NONE if shapes == sizes else Reason("sizes", f"it would return {sizes}, and the module {shapes}.")
+        if found.shapes != sizes:
+            return Reason("sizes", f"it would return {sizes}, and the module {found.shapes}.")
+        known: Results | None = self.__dict__.get("_results")
+        if self.COMPILED.not_written and known is not None and found.same != known.same:
+            return Reason("sizes", "the module returns others of the tensors that it changes in place.")
+        return NONE
 
     def _traced(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Return what torch.compile and torch.export record: the operator where its contract holds, else the module."""

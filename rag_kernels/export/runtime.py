@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rag_kernels.export.serving.built import forward_of
+from rag_kernels.export.serving.changed import targets, unlike
 from rag_kernels.export.serving.guard import Lines
 from rag_kernels.export.serving.launch import KernelRefused, Launch, refused
 from rag_kernels.export.serving.served import NONE, Argument, Output, Reason, Served, Sizes, name_of, placed
@@ -41,7 +42,7 @@ class CompiledForward:
     name: str = ""  # of the torch operator; empty in files written before there was one
     any_alignment: bool = False  # of the contract: tensors may begin at any element
     functional: str = ""  # text with `module_fn`, whose gradients are the operator's
-    not_written: tuple[str, ...] = ()  # what the module's own forward writes to, and the kernel does not
+    not_written: tuple[str, ...] = ()  # what the module's own forward changes in place, and the kernel does not
     backward: Backward | None = None  # a kernel for the gradients; without one they are the functional form's
     only: Sequence[dict[str, int]] = ()  # what the free sizes may be together; empty: anything
 
@@ -76,6 +77,8 @@ class CompiledForward:
             graded = served.graded(values)
             if graded.text:
                 reason = graded if self._without(values) else self._no_gradients(values)
+        if self.not_written and not reason.text:
+            reason = unlike(targets(module, leaves, self.not_written), served, values)
         if reason.text:
             return None, reason
         return self.result(values, None if graded.text else sizes)
@@ -176,7 +179,7 @@ class CompiledForward:
         if torch.is_autocast_enabled(self.backend):
             return None, "autocast is on, and it was verified without."
         if self.train_mode_only or self.not_written:
-            return None, "the module writes to what it is given."
+            return None, "the module changes tensors in place, and the operator changes none."
         values = self.served.values_traced(module, leaves)
         if values is None:
             return None, f"it got {len(leaves)} inputs, and was verified with {self.served.leaves}."

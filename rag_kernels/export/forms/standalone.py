@@ -27,6 +27,7 @@ CARRIED = (
     "serving/held",
     "serving/inputs",
     "serving/results",
+    "serving/changed",
     "serving/built_alone",
     "runtime",
     "drop_in",

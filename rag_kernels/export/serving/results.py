@@ -6,29 +6,39 @@ arranged so. Knows nothing of kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 
 class Results:
-    """The tree of a forward's results. `others` are leaves that are no tensors, by their places."""
+    """The tree of a forward's results. `others` are leaves that are no tensors, by their places.
+
+    `same` are tensors, by number, that are an input or of the module's state, by its path, or a part of that.
+    """
 
     def __init__(
-        self, tree: pytree.TreeSpec, shapes: tuple[tuple[int, ...], ...], others: tuple[tuple[int, Any], ...]
+        self,
+        tree: pytree.TreeSpec,
+        shapes: tuple[tuple[int, ...], ...],
+        others: tuple[tuple[int, Any], ...],
+        same: tuple[tuple[int, str, bool], ...],
     ) -> None:
-        self.tree, self.shapes, self.others = tree, shapes, others  # shapes of the tensors
+        self.tree, self.shapes, self.others, self.same = tree, shapes, others, same  # shapes of the tensors
 
     def __getstate__(self) -> tuple[Any, ...]:
         """Return it with the tree as what it is a tree of: trees are torch's, which warns of their copies."""
         leaves = list(range(len(self.shapes) + len(self.others)))
-        return pytree.tree_unflatten(leaves, self.tree), self.shapes, self.others
+        return pytree.tree_unflatten(leaves, self.tree), self.shapes, self.others, self.same
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        results, self.shapes, self.others = state
+        results, self.shapes, self.others, self.same = state
         self.tree = pytree.tree_structure(results)
 
     def plain(self) -> bool:
@@ -47,15 +57,81 @@ class Results:
 def results_of(forward: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Results:
     """Return how a forward arranges its results, for a call with these tensors; raises whatever the forward does."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        given, named = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (tuple(args), kwargs))
-        return arrangement(forward(*given, **named))
+        return results_in(mode, forward, args, kwargs)
 
 
-def arrangement(results: Any) -> Results:
-    """Return how these are arranged."""
-    leaves, tree = pytree.tree_flatten(results)
-    shapes = tuple(tuple(leaf.shape) for leaf in leaves if isinstance(leaf, torch.Tensor))
-    return Results(tree, shapes, tuple((i, v) for i, v in enumerate(leaves) if not isinstance(v, torch.Tensor)))
+def results_in(
+    mode: FakeTensorMode, forward: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Results:
+    """Return the same in a mode that is on. A module whose forward it is stays what it was."""
+    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: _fake(mode, t), (tuple(args), kwargs))
+    named = _inputs(forward, args, kwargs)
+    if isinstance(forward, MethodType) and isinstance(forward.__self__, nn.Module):
+        module = _without_data(mode, forward.__self__, {})
+        named |= _state(module)
+        forward = MethodType(forward.__func__, module)
+    held = _by_memory(named)
+    leaves, tree = pytree.tree_flatten(forward(*args, **kwargs))
+    made = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    same = tuple(
+        (number, path, _alike(tensor, one))
+        for number, tensor in enumerate(made)
+        if tensor.layout is torch.strided
+        for path, one in held.get(tensor.untyped_storage()._cdata, ())
+    )
+    shapes = tuple(tuple(tensor.shape) for tensor in made)
+    return Results(tree, shapes, tuple((i, v) for i, v in enumerate(leaves) if not isinstance(v, torch.Tensor)), same)
+
+
+def _without_data(mode: FakeTensorMode, module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
+    """Return a module of the same parts with tensors without data: a forward may set, count and write."""
+    if id(module) in known or isinstance(module, torch.jit.ScriptModule):
+        return known.get(id(module), module)
+    made = known[id(module)] = type(module).__new__(type(module))
+    values = vars(module)
+    made.__dict__.update(_faked(mode, values))
+    made.__dict__.update({kind: _faked(mode, values[kind]) for kind in ("_parameters", "_buffers")})
+    parts = {name: part and _without_data(mode, part, known) for name, part in values["_modules"].items()}
+    made.__dict__["_modules"] = parts
+    return made
+
+
+def _faked(mode: FakeTensorMode, values: Mapping[str, Any]) -> dict[str, Any]:
+    strided = {n for n, v in values.items() if isinstance(v, torch.Tensor) and v.layout is torch.strided}
+    return {name: _fake(mode, value) if name in strided else value for name, value in values.items()}
+
+
+def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if isinstance(tensor, FakeTensor) else mode.from_tensor(tensor)
+
+
+def _inputs(forward: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the leaves of a call by the paths that they have in contracts."""
+    bound = inspect.signature(forward).bind(*args, **kwargs)
+    bound.apply_defaults()
+    leaves = [leaf for value in bound.arguments.values() for leaf in pytree.tree_leaves(value)]
+    return {str(i): leaf for i, leaf in enumerate(leaves)}
+
+
+def _state(module: nn.Module) -> dict[str, Any]:
+    """Return what a module has, with what is no parameter or buffer of it."""
+    plain = {f"{path}.{name}".lstrip("."): v for path, part in module.named_modules() for name, v in vars(part).items()}
+    named = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    return plain | {path: tensor for found in named for path, tensor in found}
+
+
+def _by_memory(named: Mapping[str, Any]) -> dict[int, list[tuple[str, torch.Tensor]]]:
+    found: dict[int, list[tuple[str, torch.Tensor]]] = {}
+    for path, tensor in named.items():
+        if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+            found.setdefault(tensor.untyped_storage()._cdata, []).append((path, tensor))
+    return found
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors of one memory are the same part of it."""
+    places = [(t.dtype, t.shape, t.stride(), t.storage_offset(), t.is_neg(), t.is_conj()) for t in (one, other)]
+    return places[0] == places[1]
 
 
 def other_results(found: Results, tensors: int, *, moves: bool) -> str:
