@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -150,6 +151,26 @@ def test_calls_of_another_kind_are_left_out_and_told() -> None:
     made = problem_of_calls(torch.nn.Linear(4, 3), calls, "linear")
     assert made.notes == ("2 calls with other constants, dtypes, ranks or layouts are left out",)
     assert "get_workloads" not in made.source
+
+
+@pytest.mark.parametrize(
+    ("forward", "sizes"),
+    [
+        (lambda x, y: x.topk(12).values.sum() + y.sum(), "12 or more"),
+        (lambda x, y: x.reshape(4, 300) + y, "300"),
+        (lambda x, y: x.sum(1) + (y if x.size(1) < 700 else -y).sum(), "699 or less"),
+    ],
+)
+def test_a_size_that_cannot_be_free_is_named_with_what_to_do(forward: Any, sizes: str) -> None:
+    class Made(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = forward(x, y)
+            return made
+
+    calls = [Call((torch.randn(4, n), torch.randn(3, 1, 1)), {}) for n in (300, 128)]
+    [note] = problem_of_calls(Made(), calls, "made").notes
+    told = f"size 1 of x cannot be free (the forward was traced for {sizes} alone): give calls that agree there"
+    assert note == f"only the most frequent call is kept, since {told}"
 
 
 REFERENCE = (

@@ -97,10 +97,31 @@ def problem_of_calls(module: torch.nn.Module, calls: Sequence[Call], name: str) 
         try:
             return Made(named(source_of_sizes(module, alike, name, free), names), tuple(notes))
         except ProblemError as error:
-            notes.append(f"only the most frequent call is kept, since other sizes cannot be traced: {error}")
+            told = not_free(str(error.__cause__), free, names) or f"other sizes cannot be traced: {error}".rstrip(".")
+            notes.append(f"only the most frequent call is kept, since {told}")
     drawn = [Drawn(layout=order_of(x)) for x in alike[0].tensors()]
     source = source_of(name, Called(module, alike[0]), alike[0].tensors(), drawn=drawn, prefix="module.")
     return Made(named(source, names), tuple(notes))
+
+
+def not_free(said: str, free: Mapping[Place, str], names: Sequence[str]) -> str:
+    """Return which sizes torch.export says cannot be free, by input and dimension, and what is to be done; or ""."""
+    found = []
+    for dim, size in dimensions(free).items():
+        if not re.search(rf"Constraints violated \([^)]*\b{dim}\b", said):
+            continue
+        places = " and ".join(f"size {d} of {names[i]}" for (i, d), known in free.items() if known == size)
+        fixed = re.search(rf"You marked {dim} as dynamic but your code specialized it to be a constant \((\d+)\)", said)
+        least, most = (re.search(rf"\b{dim} = Dim\('{dim}'.*?\b{which}=(\d+)", said) for which in ("min", "max"))
+        bounds = [f"{bound[1]} or {word}" for bound, word in ((least, "more"), (most, "less")) if bound]
+        takes = fixed[1] if fixed else " and ".join(bounds)
+        found.append(f"{places} cannot be free{takes and f' (the forward was traced for {takes} alone)'}")
+    return f"{'; '.join(found)}: give calls that agree there" if found else ""
+
+
+def dimensions(free: Mapping[Place, str]) -> dict[str, str]:
+    """Return the names of free sizes by what torch.export knows them as."""
+    return {f"d{i}": size for i, size in enumerate(dict.fromkeys(free.values()))}
 
 
 def named(source: str, names: Sequence[str]) -> str:
@@ -117,7 +138,7 @@ def source_of_sizes(module: torch.nn.Module, calls: Sequence[Call], name: str, f
     It is traced at the call whose named sizes are largest: a size of one is taken for a constant.
     """
     largest = max(calls, key=lambda call: sizes_of(call, free)[1])
-    dims = {size: torch.export.Dim(f"d{i}") for i, size in enumerate(dict.fromkeys(free.values()))}
+    dims = {size: torch.export.Dim(dim) for dim, size in dimensions(free).items()}
     shapes = tuple(
         {d: dims[free[i, d]] for d in range(x.dim()) if (i, d) in free} for i, x in enumerate(largest.tensors())
     )
