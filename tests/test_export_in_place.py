@@ -24,6 +24,7 @@ from rag_kernels.eval.records import Candidate, ProblemError
 from rag_kernels.export.drop_in import KernelNotUsed
 from rag_kernels.export.forms.module_file import module_text
 from rag_kernels.export.packages import write_package
+from rag_kernels.export.serving.changed import written_to
 from rag_kernels.ingest.functional.functionalize import functionalize
 
 HEAD = """
@@ -84,7 +85,6 @@ def workers() -> Iterator[Workers]:
 
 def made_of(source: str, kernel: str, workers: Workers) -> Attempt:
     p = functionalize(problem_from_source("in_place", source), workers=workers)
-    assert p.mutated or p.written
     return attempt(p=p, candidate=Candidate(kernel, "kernel", "cpu"))
 
 
@@ -211,6 +211,16 @@ NOT_MADE = {
         "self.hidden = torch.tanh(p + self.hidden)\n        return self.hidden",
         "changes hidden in place, and does not return it",
     ),
+    "a count": (
+        "self.calls = nn.Identity()\n        self.calls.many = 0",
+        "self.calls.many += 1\n        return p * self.rate",
+        "the module sets calls.many when it is called",
+    ),
+    "what it made": (
+        "pass",
+        "self.last = p * self.rate\n        return self.last + 1",
+        "the module sets last when it is called",
+    ),
 }
 
 
@@ -225,6 +235,18 @@ def test_what_the_kernel_does_not_make_is_changed_by_the_module(case: str, worke
     module, twin = file.ModelNew(0.25), file.Model(0.25)
     assert NOT_MADE[case][2] in same_in_both(module, twin, *drawn())
     assert module.kernel_used is False
+    if case == "a count":
+        assert module.calls.many == twin.calls.many == 2
+
+
+def test_results_that_are_of_what_is_changed_stay_what_they_were() -> None:
+    """A composed kernel may return a part of what it was given."""
+    p = randn(8, 16)
+    wanted, old = p * 2, p[:4].clone()
+    (first, second), reason = written_to({"input 0": p}, [(0, "input 0")], (p * 2, p[:4]))
+    assert first is p and not reason.text
+    torch.testing.assert_close([p, second], [wanted, old])
+    assert written_to({"input 0": p}, [(0, "input 0")], p[:4])[1].what == "input 0"
 
 
 ROWS = {

@@ -26,6 +26,8 @@ def returned(found: Results, changed: Sequence[str]) -> tuple[tuple[tuple[int, s
     lacking = [name for name in changed if name not in {known for _, known, _ in of}]
     if lacking:
         return (), f"the module changes {', '.join(lacking)} in place, and does not return it: no kernel makes it."
+    if found.sets:
+        return (), f"the module sets {', '.join(found.sets)} when it is called, and a kernel sets nothing."
     return tuple((number, name) for number, name, _ in of), ""
 
 

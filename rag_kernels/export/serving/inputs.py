@@ -79,7 +79,8 @@ def leaves_given(
         if len(given) < leaves:
             given += found
         elif found and not _alike(value, default := _default(signature.parameters[name])):
-            return Reason(name, f"{name} is {value!r}, and was {default!r} when it was verified.")
+            told = repr(value) if value is None or isinstance(value, PLAIN) else "given"
+            return Reason(name, f"{name} is {told}, and was {default!r} when it was verified.")
     return given
 
 

@@ -20,7 +20,8 @@ from torch.utils import _pytree as pytree
 class Results:
     """The tree of a forward's results. `others` are leaves that are no tensors, by their places.
 
-    `same` are tensors, by number, that are an input or of the module's state, by its path, or a part of that.
+    `same` are tensors, by number, that are an input or of the module's state, by its path, or a part of that; `sets`
+    are attributes that the module has other values in after the call.
     """
 
     def __init__(
@@ -29,16 +30,18 @@ class Results:
         shapes: tuple[tuple[int, ...], ...],
         others: tuple[tuple[int, Any], ...],
         same: tuple[tuple[int, str, bool], ...],
+        sets: tuple[str, ...],
     ) -> None:
-        self.tree, self.shapes, self.others, self.same = tree, shapes, others, same  # shapes of the tensors
+        self.tree, self.shapes, self.others = tree, shapes, others  # shapes of the tensors
+        self.same, self.sets = same, sets
 
     def __getstate__(self) -> tuple[Any, ...]:
         """Return it with the tree as what it is a tree of: trees are torch's, which warns of their copies."""
         leaves = list(range(len(self.shapes) + len(self.others)))
-        return pytree.tree_unflatten(leaves, self.tree), self.shapes, self.others, self.same
+        return pytree.tree_unflatten(leaves, self.tree), self.shapes, self.others, self.same, self.sets
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        results, self.shapes, self.others, self.same = state
+        results, self.shapes, self.others, self.same, self.sets = state
         self.tree = pytree.tree_structure(results)
 
     def plain(self) -> bool:
@@ -65,13 +68,16 @@ def results_in(
 ) -> Results:
     """Return the same in a mode that is on. A module whose forward it is stays what it was."""
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: _fake(mode, t), (tuple(args), kwargs))
-    named = _inputs(forward, args, kwargs)
+    named, module, before = _inputs(forward, args, kwargs), None, dict[str, Any]()
     if isinstance(forward, MethodType) and isinstance(forward.__self__, nn.Module):
         module = _without_data(mode, forward.__self__, {})
-        named |= _state(module)
+        before = _state(module)
+        named |= before
         forward = MethodType(forward.__func__, module)
     held = _by_memory(named)
     leaves, tree = pytree.tree_flatten(forward(*args, **kwargs))
+    after = {} if module is None else _state(module)
+    sets = tuple(path for path, value in after.items() if _other(before.get(path, before), value))
     made = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     same = tuple(
         (number, path, _alike(tensor, one))
@@ -80,7 +86,8 @@ def results_in(
         for path, one in held.get(tensor.untyped_storage()._cdata, ())
     )
     shapes = tuple(tuple(tensor.shape) for tensor in made)
-    return Results(tree, shapes, tuple((i, v) for i, v in enumerate(leaves) if not isinstance(v, torch.Tensor)), same)
+    others = tuple((i, v) for i, v in enumerate(leaves) if not isinstance(v, torch.Tensor))
+    return Results(tree, shapes, others, same, sets)
 
 
 def _without_data(mode: FakeTensorMode, module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
@@ -126,6 +133,12 @@ def _by_memory(named: Mapping[str, Any]) -> dict[int, list[tuple[str, torch.Tens
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
             found.setdefault(tensor.untyped_storage()._cdata, []).append((path, tensor))
     return found
+
+
+def _other(before: Any, now: Any) -> bool:
+    """Return whether an attribute was set to another value; containers are compared as what they are."""
+    plain = isinstance(now, bool | int | float | str | None) and type(before) is type(now)
+    return bool(before != now) if plain else before is not now
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
