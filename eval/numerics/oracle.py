@@ -58,6 +58,7 @@ class ExactCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within it, what is fp64 stays it: a cast to sixteen bits rounds once, one to fp32 does nothing.
 
     Without it all that follows `x.to(torch.bfloat16)` would be computed in bf16, and be no more exact than the module.
+    So would what is added up in a tensor that the forward makes in sixteen bits: it is fp64 too.
     """
 
     def __init__(self) -> None:
@@ -68,10 +69,17 @@ class ExactCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         is_cast = func.name().partition(".")[0] in CASTS
         if not is_cast or args[0].dtype != torch.float64 or result.dtype not in NARROW:
-            return result
+            return result.double() if _is_made(result, args) else result
         self.seen += 1
         value = args[0] if result.dtype == torch.float32 else result
         return torch.empty_like(result, dtype=torch.float64).copy_(value)
+
+
+def _is_made(result: Any, args: Sequence[Any]) -> bool:
+    """Return whether sixteen bits come of no tensor that has them: of a factory, of integers, of a sum in them."""
+    if not isinstance(result, torch.Tensor) or result.dtype not in SIXTEEN_BITS:
+        return False
+    return all(given.dtype not in SIXTEEN_BITS for given in tensors(list(args)))
 
 
 def right_answer(run: Callable[[], list[torch.Tensor]], own: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
