@@ -2,6 +2,7 @@
 
     RagKernelsError                    what `except` of a caller needs
     ├── ProblemError                   here                     the problem file cannot be used
+    │   ├── BaselineFailed             eval.sessions.reference_times   a baseline failed while it was timed
     │   ├── ModuleFails                ingest.functional.verify the module itself raises on its inputs
     │   ├── DoesNotRun                 ingest.functional.verify the emitted source raises
     │   └── Disagrees                  ingest.functional.verify the emitted source gives something else

@@ -46,6 +46,7 @@ from rag_kernels.eval.records import (
     Verdict,
 )
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
+from rag_kernels.eval.sessions.reference_times import ALONE, BaselineFailed
 from rag_kernels.eval.sessions.session_pool import AtOtherSizes, Sessions
 from rag_kernels.eval.timing.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
 from rag_kernels.eval.timing_rule import TimingRule
@@ -203,13 +204,23 @@ class LocalJudge:
                 started = perf_counter()
 
     def confirm(self, fp: FunctionalProblem, candidate: Candidate) -> Judged:
+        try:
+            return self._confirmed(fp, candidate)
+        except BaselineFailed as failed:  # in a race: what was seen until then is of no use
+            return self._confirmed(fp, candidate, without=failed)
+
+    def _confirmed(
+        self, fp: FunctionalProblem, candidate: Candidate, *, without: BaselineFailed | None = None
+    ) -> Judged:
         started = perf_counter()
         doing("confirming: eager and torch.compile anew")
         library = self._builder.whole(candidate)
         self._load_compiler()
         with self._turns.shared(), self.sessions.open_fresh(fp) as known:
             known.times.expect()
-            if self.limits.measure_compile:
+            if without is not None:
+                known.times.compile_note = f"{without.note}{ALONE}"
+            elif self.limits.measure_compile:
                 known.times.prepare_baselines()
             trial = Trial(known, candidate, library, thorough=True, checked=lambda: self._builder.checked(candidate))
             verdict = self._profiler.look(trial.run(None), known, candidate)
@@ -306,7 +317,7 @@ class LocalJudge:
         over = baseline.compile_over_eager
         if baseline.compile_us is not None and over is not None:
             eager_us = baseline.compile_us / over.median  # of pairs, where the other is the best of three calls
-        return BaselineTimes(eager_us, baseline.compile_us)
+        return BaselineTimes(eager_us, baseline.compile_us, baseline.note)
 
     def _baseline(self, fp: FunctionalProblem) -> Baseline:
         if not self.limits.measure_compile:

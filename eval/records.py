@@ -219,6 +219,7 @@ class FunctionalProblem:
     # leaves of the inputs that the module changes in place; kernels get them as they were, and leave them so
     written: tuple[str, ...] = field(default=(), metadata=LATER)
     bounds: tuple[IndexBound, ...] = field(default=(), metadata=LATER)  # of other integers no bound is known
+    as_drawn: tuple[str, ...] = field(default=(), metadata=LATER)  # which index something once computed with, by leaf
     step: TrainingStep | None = field(default=None, metadata=LATER)
 
     @property
@@ -299,10 +300,14 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class BaselineTimes:
-    """What PyTorch takes for a call, timed without a kernel beside it. `compile_us` is None where compile failed."""
+    """What PyTorch takes for a call, timed without a kernel beside it.
+
+    `note` says why `compile_us` is None, or of what it is.
+    """
 
     eager_us: float
     compile_us: float | None
+    note: str = field(default="", metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,14 @@ from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import device_file, read_device
 from rag_kernels.eval.machine.device_lock import DeviceLock
-from rag_kernels.eval.messages.protocol import CompileAhead
+from rag_kernels.eval.messages.protocol import CompileAhead, PrepareVariant
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
+from rag_kernels.eval.timing.baseline import Baseline, _measure
 from rag_kernels.eval.timing.looks import checked_pairs
 from rag_kernels.eval.timing.race import Race, Times
 from rag_kernels.eval.timing_rule import TimingRule
@@ -175,13 +176,76 @@ def test_a_worker_that_died_while_others_timed_is_not_torch_compiles_fault() -> 
             raise WorkerFailed("crashed", "an assertion on the device")
 
     session: Any = SimpleNamespace(
-        on_gpu=True, device_lock=SimpleNamespace(away=nullcontext), send=send, restart=lambda: asked.append("restart"),
-        limits=Limits(),
+        on_gpu=True, device_lock=SimpleNamespace(away=nullcontext), send=send, limits=Limits(), specs=[],
+        restart=lambda by_content: asked.append("restart"), write=lambda recipe: asked.append("write"),
     )  # fmt: skip
     times = ReferenceTimes(session)
     times.prepare_baselines()
-    assert asked == ["CompileAhead", "restart", "PrepareVariant", "PrepareVariant"]
+    prepared = ["write", "PrepareVariant"]
+    assert asked == ["write", "CompileAhead", "restart", *prepared, *prepared]
     assert times.variants == ["compile", "graph"] and not times.compile_note
+
+
+DIES = "(__import__('os').abort() if torch.compiler.is_compiling() else None)"  # before anything is compiled
+
+
+def test_a_baseline_that_dies_is_a_note_and_costs_no_kind_of_inputs(
+    judge: LocalJudge, softmax: FunctionalProblem
+) -> None:
+    source = SOFTMAX.replace("return ", f"{DIES}\n        return ", 1)
+    fp = replace(softmax, problem=problem_from_source("dies", source))
+    told = "torch.compile died: it was killed by SIGABRT; compared with eager alone"
+    with ProblemSession(
+        fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
+    ) as session:
+        assert session.normal is not None and session.special("shifted") is not None
+        session.kinds["spikes"] = None
+        times = ReferenceTimes(session)
+        times.prepare_baselines()
+        assert times.compile_note == told and not times.variants and session.restarts == 1
+        assert session.normal is not None and session.special("shifted") is not None
+        assert session.special("spikes") is None and times.call("eager") > 0
+    alone = judge.by_other_limits(replace(judge.limits, measure_compile=True)).baseline_times(fp)
+    assert alone is not None and alone.eager_us > 0 and (alone.compile_us, alone.note) == (None, told)
+
+
+def test_a_baseline_that_fails_while_it_is_timed_is_left_out(
+    judge: LocalJudge, softmax: FunctionalProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that only seems to be prepared: the worker knows none of that name."""
+    monkeypatch.setattr(ReferenceTimes, "_prepare", lambda times, variant: times.variants.append(variant) or "")
+    limits = replace(judge.limits, measure_compile=True, without=judge.limits.without | {"repeats", "sanitizers"})
+    told = "torch.compile failed: KeyError: 'compile'; compared with eager alone"
+    with ProblemSession(
+        softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
+    ) as session:
+        assert _measure(session, ReferenceTimes(session)) == Baseline(None, None, told)
+    confirmed = judge.by_other_limits(limits).confirm(softmax, Candidate(altered(), "kernel", "cpu")).verdict
+    assert isinstance(confirmed, Passed) and confirmed.measurement.compile_note == told
+
+
+def test_baselines_are_prepared_on_a_draw_of_the_problems_own(judge: LocalJudge) -> None:
+    """Zeros of new memory would be places before the first here, and so is what a special kind may have left."""
+    picked = "x.gather(1, (lengths - 1)[:, None])"
+    source = SOFTMAX.replace("self, x", "self, x, lengths").replace("torch.softmax(x, -1)", picked)
+    source = source.replace("256)]", "256), torch.randint(1, 257, (128,))]")
+    fp = functionalize(problem_from_source("last", source), workers=judge.workers)
+    least: list[int] = []
+    with judge.sessions.for_baselines(fp) as session:
+        send = session.send
+
+        def at(request: Any, *given: Any, **how: Any) -> Any:
+            if isinstance(request, PrepareVariant):
+                least.append(int(session.content.bytes(1).view("int64").min()))
+                raise WorkerFailed("raised", "not today", alive=True)
+            return send(request, *given, **how)
+
+        session.send = at  # type: ignore[method-assign]
+        times = ReferenceTimes(session)
+        times.prepare_baselines()
+        session.content.bytes(1)[:] = 0
+        times.prepare_baselines()
+    assert len(least) == 2 and min(least) >= 1
 
 
 def test_what_is_shorter_than_asking_for_it_is_timed_in_bursts(

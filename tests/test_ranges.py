@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from support.kept import kept_workers
+from support.kept import kept_judge, kept_workers
 
+from rag_kernels.eval.input_kinds import WIDE
+from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
+from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.session_pool import Between, Rest, Sizes
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.functional.functionalize import functionalize, functionalize_each, functionalize_to_fit
@@ -139,6 +142,49 @@ def test_a_problem_made_to_fit_is_in_range_and_can_be_made_smaller(workers: Work
     (small,) = at_other_sizes(fitted, ["small"], workers)
     assert small is not None and small.problem.source.count("_drawn_inputs = get_inputs") == 1
     runs(small)
+
+
+PICKS = {  # what is known of `i`, drawn from 5 to 15: a range, that what is drawn will do, or nothing
+    "(i - 1)": (1, 17),
+    "(2 * i - 10)": (5, 13),
+    "(16 - i)": "as drawn",
+    "(i // 2)": "as drawn",
+    "i % 16": None,
+    "i.clamp(0, 15)": None,
+    "i.clamp(min=0).clamp(max=15)": None,
+    "(i.clamp(min=0).clamp(max=15) - i)": "as drawn",
+    "perm[i]": (0, 16),
+}
+
+
+def test_what_is_computed_with_before_it_is_a_place_is_drawn_within_what_the_text_draws(workers: Workers) -> None:
+    for place, known in PICKS.items():
+        high = 13 if "2 *" in place else 16
+        case = problem(
+            f"return x.gather(1, ({place})[:, None])",
+            f"torch.randn(8, 16), torch.randint(5, {high}, (8,)), torch.randint(0, 16, (16,))",
+            given="x, i, perm",
+        )
+        found = functionalize(case, workers=workers)
+        bounds = {b.path: (b.low, b.high) for b in found.bounds} | dict.fromkeys(found.as_drawn, "as drawn")
+        assert bounds.get("1") == known, place
+
+
+def test_wide_integers_of_places_that_were_computed_stay_within_what_is_drawn(workers: Workers) -> None:
+    inputs = "torch.randn(64, 16), torch.randint(1, 17, (64,))"
+    case = problem("return x.gather(1, (16 - i)[:, None])", inputs, given="x, i")
+    found = functionalize(case, workers=workers)
+    limits = Limits(measure_compile=False)
+    with (
+        kept_judge("cpu", limits=limits) as judge,
+        ProblemSession(
+            found, workers=workers, candidate_workers=workers, device=judge.device, limits=limits
+        ) as session,
+    ):
+        draw = session.special(WIDE)
+        assert draw is not None, "the module does not take it"
+        drawn = session.draws[draw].bytes(1).view("int64")
+        assert set(drawn.tolist()) <= set(range(1, 17)) and "the least" in session.wide
 
 
 def test_sentinels_stay(workers: Workers) -> None:

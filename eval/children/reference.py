@@ -99,7 +99,7 @@ from rag_kernels.eval.numerics.oracle import (
 )
 from rag_kernels.eval.numerics.searched_inputs import search
 from rag_kernels.eval.process.channel import Channel, Failed
-from rag_kernels.eval.records import FunctionalProblem, TensorArgument
+from rag_kernels.eval.records import FunctionalProblem, IndexBound, TensorArgument
 
 
 def serve_cuda(channel: Channel) -> None:
@@ -292,7 +292,7 @@ class Reference:
     ) -> torch.Tensor:
         """Return an integer input of a kind of its own."""
         if kind == WIDEST:
-            bounded = any(b.path == argument.path for b in self.fp.bounds)
+            bounded = argument.path in {*(b.path for b in self.fp.bounds), *self.fp.as_drawn}
             return own if bounded else widest(own, generator)
         if kind == UNTRUE:
             return own
@@ -306,7 +306,11 @@ class Reference:
         if kind == FROM_END:
             known = next((b for b in self.fp.bounds if b.path == argument.path and b.wraps), None)
             return own if known is None else from_the_end(own, known.high, generator)
-        return widened(own, {b.path: b for b in self.fp.bounds}.get(argument.path), generator)
+        bounds = {b.path: b for b in self.fp.bounds}
+        if own.numel():
+            spans = (int(own.min()), int(own.max()) + 1)
+            bounds |= {path: IndexBound(path, *spans, wraps=False) for path in self.fp.as_drawn}
+        return widened(own, bounds.get(argument.path), generator)
 
     def bring(self, draw: int, layout: ArenaLayout, fd: int) -> None:
         """Write a draw into an arena (GPU only)."""

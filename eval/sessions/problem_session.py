@@ -361,13 +361,14 @@ class ProblemSession:
 
     def _unbounded(self, integers: Sequence[TensorArgument]) -> list[TensorArgument]:
         """Return the integers that nothing reads as indices."""
-        bounded = {bound.path for bound in self.fp.bounds}
+        bounded = {*(bound.path for bound in self.fp.bounds), *self.fp.as_drawn}
         return [a for a in integers if a.path not in bounded]
 
     @property
     def wide(self) -> str:
         """What the kind of wide integers holds, in words."""
         known = {b.path: f"{b.low} to {b.high - 1}" for b in self.fp.bounds}
+        known |= dict.fromkeys(self.fp.as_drawn, "from the least to the greatest that the problem draws")
         inputs = [a for a in self.fp.tensors if a.role == "input" and a.spec.dtype in INTEGERS]
         return ", ".join(f"{known.get(a.path, 'any of either sign')} (`{a.name}`)" for a in inputs)
 
@@ -433,19 +434,29 @@ class ProblemSession:
         self.answered.add(draw)
         return reply
 
-    def restart(self) -> None:
-        """Start a new reference worker after the module's process died, with own draws only."""
+    def restart(self, *, by_content: bool = True) -> None:
+        """Start a new reference worker after the module's process died, with own draws only.
+
+        Where it died `by_content`, no other kind is tried any more; else those that it had are drawn again.
+        """
+        had_normal = self.normal is not None
         self.worker.close()
         for arena in self.draws:
             arena.close()
         self._unshare()
         self.restarts += 1
         self.draws, self.drawn, self.answered, self.normal = [], 0, set(), None
-        self.kinds = {kind: None for kind in (*PROBES, *INTEGER_KINDS, INFINITE, NON_FINITE, OVERFLOW, *SPECIAL)}
+        if by_content:
+            self.kinds = {kind: None for kind in (*PROBES, *INTEGER_KINDS, INFINITE, NON_FINITE, OVERFLOW, *SPECIAL)}
+        else:
+            self.kinds = {kind: None for kind, draw in self.kinds.items() if draw is None}
         self._fresh, self.unsound, self.remembered = None, {}, self._nothing_remembered()
         self.worker = self._open_worker()
         for _ in range(self.own_draws):
             self._draw("own")
+        if had_normal and not by_content and self._accepts_normal():
+            self.normal = self.drawn - 1
+        self.write(plain(0, len(self.specs)))  # not what the module died of
         self.after_restart()
 
     def write(self, recipe: Recipe, target: Arena | None = None) -> None:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rag_kernels.eval.buffers.call_content import plain
+from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.messages.protocol import (
     CallVariant,
@@ -36,6 +38,15 @@ VARIANTS = {
     "graph": "a CUDA graph of eager",
     "autotune": 'torch.compile(mode="max-autotune")',
 }
+ALONE = "; compared with eager alone"
+
+
+class BaselineFailed(ProblemError):
+    """A baseline beside eager that had been prepared failed in a later call; `note` says which, and how."""
+
+    def __init__(self, variant: str, failure: WorkerFailed) -> None:
+        self.variant, self.note, self.alive = variant, _failed(variant, failure), failure.alive
+        super().__init__(f"{self.note}.")
 
 
 class ReferenceTimes:
@@ -124,7 +135,13 @@ class ReferenceTimes:
         session = self._session
         limit_s = max(session.limits.open_s, session.call_limit_s)
         request = CallVariant(variant, calls, time.monotonic() + delay_s if delay_s else 0.0)
-        return session.ask(request, Timed, deadline_s=limit_s, spin=bool(delay_s))
+        if variant == "eager":
+            return session.ask(request, Timed, deadline_s=limit_s, spin=bool(delay_s))
+        session.device_lock.give_way()
+        try:
+            return session.send(request, Timed, deadline_s=limit_s, spin=bool(delay_s))
+        except WorkerFailed as failure:
+            raise BaselineFailed(variant, failure) from failure
 
     def round_trip_s(self, burst_s: float) -> float:
         """Return what asking and answering took of a burst: the median of requests for no call at all."""
@@ -163,13 +180,14 @@ class ReferenceTimes:
         """
         session, ahead = self._session, time.monotonic()
         if session.on_gpu:
+            self._lay_out()
             with session.device_lock.away():
                 try:
                     session.send(CompileAhead(), Done, deadline_s=session.limits.compile_s)
                 except WorkerFailed as failure:  # which comes again, or is none of the compiler's
                     log.info("not compiled ahead: %s", failure.message[:300])
                     if not failure.alive:  # why it died is none of what comes next
-                        session.restart()
+                        session.restart(by_content=False)
         then = time.monotonic()
         self.compile_note = self._prepare("compile")
         log.debug("torch.compile: %.1f s ahead, %.1f s to be ready", then - ahead, time.monotonic() - then)
@@ -177,23 +195,45 @@ class ReferenceTimes:
             self._prepare("graph")
         if session.limits.max_autotune and not self.compile_note:
             self._prepare("autotune")
+        self._tell_if_alone()
+
+    def drop(self, failed: BaselineFailed) -> None:
+        """Go on without a baseline that failed, in a new reference worker where it ended the old one."""
+        self.variants.remove(failed.variant)
+        if failed.variant == "compile":
+            self.compile_note = failed.note
+        self._tell_if_alone()
+        if not failed.alive:
+            self._session.restart(by_content=False)
+
+    def _tell_if_alone(self) -> None:
+        if not self.variants and not self.compile_note.endswith(ALONE):
+            self.compile_note += ALONE
 
     def prepare_again(self) -> None:
         """Prepare in a new reference worker what had been prepared in the one before."""
         had, self.variants = self.variants, []
-        if had:
-            self._session.write(self._session.random_recipe())
         for variant in had:
             self._prepare(variant)
 
     def _prepare(self, variant: str) -> str:
-        """Make a variant callable; returns "" or why it is not."""
+        """Make a variant callable; returns "" or why it is not. A worker that dies of it is followed by a new one."""
+        self._lay_out()
         try:
             self._session.send(PrepareVariant(variant), Done, deadline_s=self._session.limits.compile_s)
         except WorkerFailed as failure:
-            if not failure.alive:
-                raise self._session.problem_error(f"broke off under {VARIANTS[variant]}", failure) from failure
             self.out_of_memory |= variant == "compile" and failure.kind == "memory"
-            return f"{VARIANTS[variant]} failed: {failure.message}"[:300]
+            if not failure.alive:
+                self._session.restart(by_content=False)
+            return _failed(variant, failure)
         self.variants.append(variant)
         return ""
+
+    def _lay_out(self) -> None:
+        """Lay out a draw of the problem's own: memory that nobody wrote to holds places that are none."""
+        self._session.write(plain(0, len(self._session.specs)))
+
+
+def _failed(variant: str, failure: WorkerFailed) -> str:
+    how = "died" if failure.kind == "crashed" else "failed"
+    return f"{VARIANTS[variant]} {how}: {failure.message}"[:300]

@@ -16,7 +16,7 @@ from pathlib import Path
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.records import Device, FunctionalProblem, Ratio
 from rag_kernels.eval.sessions.problem_session import ProblemSession
-from rag_kernels.eval.sessions.reference_times import VARIANTS, ReferenceTimes
+from rag_kernels.eval.sessions.reference_times import VARIANTS, BaselineFailed, ReferenceTimes
 from rag_kernels.eval.timing.paired_ratio import Paired, interleave, median_us, pairs_for
 from rag_kernels.eval.timing_rule import TimingRule
 
@@ -60,10 +60,17 @@ def open_baseline(file: Path, open_session: Callable[[], ProblemSession]) -> Bas
 
 
 def _measure(session: ProblemSession, timed: ReferenceTimes) -> Baseline:
-    rule = session.limits.timing
     timed.prepare_baselines()
-    if not timed.variants:
-        return Baseline(None, None, timed.compile_note)
+    while timed.variants:
+        try:
+            return _timed(session, timed)
+        except BaselineFailed as failed:
+            timed.drop(failed)
+    return Baseline(None, None, timed.compile_note)
+
+
+def _timed(session: ProblemSession, timed: ReferenceTimes) -> Baseline:
+    rule = session.limits.timing
     pairs = pairs_for(2 * timed.eager_estimate_s(), rule, least=rule.baseline_pairs, most=rule.pairs)
     calls = timed.calls_for(timed.eager_estimate_s() / rule.faster)
     with session.device_lock.alone():
@@ -76,4 +83,5 @@ def _measure(session: ProblemSession, timed: ReferenceTimes) -> Baseline:
         )
     best = min(timed.variants, key=lambda v: median_us(paired.seconds[v]))
     note = "" if best == "compile" else f"the better baseline is {VARIANTS[best]}"
+    note = "; ".join(filter(None, [timed.compile_note, note]))
     return Baseline(median_us(paired.seconds[best]), paired.speedup("eager", best), note)

@@ -25,7 +25,7 @@ from rag_kernels.ingest.description.features import (
     working_bytes,
 )
 from rag_kernels.ingest.functional.functionalize import ANY, RUNS
-from rag_kernels.ingest.functional.ranges import in_range, index_bounds
+from rag_kernels.ingest.functional.ranges import in_range, index_bounds, range_unknown
 from rag_kernels.ingest.functional.verify import Disagrees, DoesNotRun, ModuleFails, Ran, compare, run_module
 from rag_kernels.ingest.graphs.emit import Emitted, emit
 from rag_kernels.ingest.graphs.graph import Functional, functional
@@ -119,6 +119,7 @@ def _attempt(problem: Problem, crashed: Set[str], *, plain: bool, resized: bool)
         notice=notice,
         written=graph.written,
         bounds=index_bounds(graph),
+        as_drawn=range_unknown(graph),
         step=step,
     )
 

@@ -23,6 +23,12 @@ _MOVES = frozenset(
     " flip roll repeat repeat_interleave index index_select gather movedim diagonal unfold tile sort masked_select"
     " broadcast_tensors broadcast_to hstack vstack meshgrid view_as reshape_as _to_copy".split()
 )
+# Further ones, whose results follow from it element by element: where something reads those as places, not every
+# integer will do. A remainder, or a clamp on both sides, makes places of any.
+_FROM_BELOW, _FROM_ABOVE = frozenset("clamp_min relu abs maximum".split()), frozenset("clamp_max minimum".split())
+_COMPUTES = (
+    _FROM_BELOW | _FROM_ABOVE | frozenset("add sub rsub mul neg div floor_divide clamp where masked_fill".split())
+)
 _TABLES = {"embedding": "indices", "embedding_bag": "indices", "_embedding_bag": "indices"}
 _ALONG = frozenset(
     "gather index_select index_add index_copy index_fill index_reduce scatter scatter_add scatter_reduce"
@@ -68,18 +74,61 @@ def in_range(problem: Problem, graph: Functional) -> Problem:
 
 
 def index_bounds(graph: Functional) -> tuple[IndexBound, ...]:
-    """Return what is known of the range of each integer input that something reads as indices."""
-    return tuple(IndexBound(b.path, b.low, b.high, b.wraps) for b in _bounds(graph))
+    """Return what is known of the range of each integer input that something reads as indices, and of nothing else."""
+    unknown = range_unknown(graph)
+    return tuple(IndexBound(b.path, b.low, b.high, b.wraps) for b in _bounds(graph) if b.path not in unknown)
+
+
+def range_unknown(graph: Functional) -> tuple[str, ...]:
+    """Return the integer inputs that are read as places after arithmetic of which `_moved` makes no sum.
+
+    Only what the problem draws itself is known to be within what they index.
+    """
+    specs = _specs(graph)
+    origins = _inputs(graph)
+    carried = {name: frozenset(path for o in known for path, _ in o.terms) for name, known in origins.items()}
+    sides: dict[str, set[str]] = {}  # on which a value is held
+    found: set[str] = set()
+    for node in graph.nodes:
+        for read in _reads(node, specs):
+            for name in refs(read.indices):
+                known = [o for o in origins.get(name, ()) if any(b.low < b.high for b in _bounded(o, read))]
+                found |= carried.get(name, frozenset()) - {path for o in known for path, _ in o.terms}
+        origins[node.name] = _moved(node, origins)
+        name = base_name(node.op)
+        moved = name in _MOVES or _held(node)  # arithmetic moves what is held
+        sides[node.name] = _held(node).union(*(sides.get(r, ()) for r in _first(node))) if moved else set()
+        if (name in _MOVES or name in _COMPUTES) and len(sides[node.name]) < 2:
+            values = _first(node) if name in _MOVES else [r for value in node.args for r in refs(value)]
+            carried[node.name] = frozenset(path for r in values for path in carried.get(r, ()))
+    return tuple(sorted(found))
+
+
+def _held(node: Node) -> set[str]:
+    """Return the sides on which a node holds its values."""
+    name = base_name(node.op)
+    given = bind(node) if name == "clamp" else {}
+    below = name in _FROM_BELOW or given.get("min") is not None
+    above = name in _FROM_ABOVE or given.get("max") is not None
+    return {side for side, holds in (("below", below), ("above", above)) if holds}
+
+
+def _first(node: Node) -> list[str]:
+    return refs(node.args[0]) if node.args else []
+
+
+def _inputs(graph: Functional) -> dict[str, frozenset[_Origin]]:
+    return {
+        a.name: frozenset({_Origin(((a.path, 1),))})
+        for a in graph.arguments
+        if isinstance(a, TensorArgument) and a.role == "input" and _is_integer(a.spec)
+    }
 
 
 def _bounds(graph: Functional) -> list[Bound]:
     """Return the narrowest bound of each integer input that something reads as indices."""
     specs = _specs(graph)
-    origins: dict[str, frozenset[_Origin]] = {
-        a.name: frozenset({_Origin(((a.path, 1),))})
-        for a in graph.arguments
-        if isinstance(a, TensorArgument) and a.role == "input" and _is_integer(a.spec)
-    }
+    origins = _inputs(graph)
     found: dict[str, Bound] = {}
     for node in graph.nodes:
         for read in _reads(node, specs):

@@ -100,6 +100,7 @@ def admission_rows(
                     "problem_id": problem.id,
                     "eager_us": times.eager_us if times else None,
                     "compile_us": times.compile_us if times else None,
+                    "compile_note": times.note if times else "",
                 }
             except ProblemError as error:
                 yield {"problem": path.stem, "path": str(path), "ok": False, "reason": str(error)}

@@ -331,7 +331,8 @@ def admission_line(row: Row) -> str:
 def _baselines(row: Row) -> str:
     """Return what a kernel for a problem has to beat."""
     compiled = f", torch.compile {row['compile_us']:.0f} us" if row["compile_us"] else ""
-    return f"eager {row['eager_us']:.0f} us{compiled}"
+    note = f" ({row['compile_note']})" if row["compile_note"] else ""
+    return f"eager {row['eager_us']:.0f} us{compiled}{note}"
 
 
 def print_admission(row: Row) -> None:

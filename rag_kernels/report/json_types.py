@@ -256,6 +256,7 @@ class AdmissionRow(TypedDict):
     problem_id: NotRequired[str]
     eager_us: NotRequired[float | None]  # null without --baselines
     compile_us: NotRequired[float | None]
+    compile_note: NotRequired[str]  # why there is no `compile_us`, or what it is of
 
 
 class SampledRow(TypedDict):
