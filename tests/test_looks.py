@@ -21,7 +21,7 @@ from rag_kernels.eval.buffers.call_content import (
 )
 from rag_kernels.eval.build.candidate_form import asks_for_sanitizers, looks_for_sanitizers
 from rag_kernels.eval.numerics.input_draws import (
-    WIDEST,
+    MOST_WIDE,
     at_constants,
     is_sorted,
     is_structured,
@@ -68,7 +68,7 @@ def test_wide_integers_stay_within_what_they_index() -> None:
     generator = torch.Generator().manual_seed(1)
     own = torch.randint(0, 10, (5000,), dtype=torch.int32)
     free = widened(own, None, generator)
-    assert free.dtype == torch.int32 and int(free.min()) < -40000 and 40000 < int(free.max()) <= WIDEST
+    assert free.dtype == torch.int32 and int(free.min()) < -40000 and 40000 < int(free.max()) <= MOST_WIDE
     assert set(widened(own, IndexBound("0", 0, 7, False), generator).tolist()) == set(range(7))
     assert set(widened(own, IndexBound("0", 0, 7, True), generator).tolist()) == set(range(7))
     assert set(widened(own - 1, IndexBound("0", 0, 7, True), generator).tolist()) == set(range(-7, 7))
