@@ -187,6 +187,35 @@ def test_wide_integers_of_places_that_were_computed_stay_within_what_is_drawn(wo
         assert set(drawn.tolist()) <= set(range(1, 17)) and "the least" in session.wide
 
 
+@pytest.mark.parametrize("shape", ["(64,)", "(64, 1)"])
+def test_places_that_are_computed_of_two_inputs_are_those_of_one_draw(workers: Workers, shape: str) -> None:
+    """Of one shape they move together, of several they stay."""
+    case = problem(
+        "return x.gather(1, (ends.view(64) - starts - 1)[:, None])",
+        "torch.randn(64, 16), S, (S + torch.randint(1, 9, (64,))).view(SHAPE)".replace("SHAPE", shape),
+        given="x, starts, ends",
+    )
+    source = case.source.replace(
+        "    return [torch.randn", "    S = torch.randint(0, 9, (64,))\n    return [torch.randn"
+    )
+    found = functionalize(Problem("case", source), workers=workers)
+    assert found.as_drawn == ("1", "2")
+    limits = Limits(measure_compile=False)
+    with (
+        kept_judge("cpu", limits=limits) as judge,
+        ProblemSession(
+            found, workers=workers, candidate_workers=workers, device=judge.device, limits=limits
+        ) as session,
+    ):
+        moved = False
+        for _ in range(12):
+            session.write(session.random_recipe())
+            starts, ends = (session.content.bytes(i).view("int64") for i in (1, 2))
+            assert (ends > starts).all()
+            moved |= starts.tobytes() not in {draw.bytes(1).tobytes() for draw in session.draws}
+        assert moved == (shape == "(64,)")
+
+
 def test_sentinels_stay(workers: Workers) -> None:
     full = functionalize(CASES["a loss over named classes, some ignored"], workers=workers)
     (small,) = at_other_sizes(full, ["small"], workers)

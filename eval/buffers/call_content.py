@@ -133,6 +133,15 @@ def with_rows_of(recipe: Recipe, draw: int, specs: Sequence[TensorSpec], rng: ra
     return tuple(parts)
 
 
+def moved_together(recipe: Recipe, tensors: Sequence[int]) -> Recipe:
+    """Return the content with these tensors, which are of one shape, made in the same way: what belongs together stays
+    together."""
+    parts = list(recipe)
+    for index in tensors:
+        parts[index] = recipe[tensors[0]]
+    return tuple(parts)
+
+
 def compose(target: Any, draws: Sequence[Any], part: Splice, spec: TensorSpec) -> None:
     """Write one tensor's content. `target` and `draws` are flat byte arrays of the same length (numpy or torch)."""
     for step in copies(target, draws, part, spec):

@@ -26,6 +26,7 @@ from rag_kernels.eval.aten import operator
 from rag_kernels.eval.buffers.call_content import (
     Recipe,
     compose,
+    moved_together,
     plain,
     random_recipe,
     whole_draw,
@@ -274,10 +275,24 @@ class ProblemSession:
             self._draw("own")
         pairs = zip(self.fp.tensors, structured, strict=True)
         self.movable = [argument.role == "input" and not fixed for argument, fixed in pairs]
+        self.together = self._together()
         self.normal: int | None = None
         wanted = self.content_bytes < LARGE_BYTES and "zero-mean draw" not in self.limits.without
         if wanted and self._accepts_normal():
             self.normal = self.drawn - 1
+
+    def _together(self) -> tuple[int, ...]:
+        """Return the integers that something computes places from, where they are several: `ends - starts`.
+
+        They move together; those of other shapes cannot, and stay where they are.
+        """
+        computed = [i for i, a in enumerate(self.fp.tensors) if a.role == "input" and a.path in self.fp.as_drawn]
+        if len(computed) < 2:
+            return ()
+        if len({self.specs[i].shape for i in computed}) == 1 and all(self.movable[i] for i in computed):
+            return tuple(computed)
+        self.movable = [may and i not in computed for i, may in enumerate(self.movable)]
+        return ()
 
     def _draw(self, kind: str) -> list[bool]:
         """Make one more draw; return for each tensor whether the arrangement of its elements means something."""
@@ -474,6 +489,7 @@ class ProblemSession:
         if "fresh content" in self.limits.without:
             return plain(0, len(self.specs))
         recipe = random_recipe(self.specs, self.movable, draws or range(self.own_draws), self.rng)
+        recipe = moved_together(recipe, self.together)
         parameters = [a.role == "parameter" and not o for a, o in zip(self.fp.tensors, self.ordered, strict=True)]
         return with_parameters_changed(recipe, self.specs, parameters, self.rng)
 

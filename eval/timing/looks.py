@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import partial
 
-from rag_kernels.eval.buffers.call_content import Recipe, nudged, plain, with_rows_of
+from rag_kernels.eval.buffers.call_content import Recipe, moved_together, nudged, plain, with_rows_of
 from rag_kernels.eval.input_kinds import EDGES
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.remembered_contents import MIXED, NUDGED, PLAIN
@@ -141,7 +141,11 @@ def looked_at(session: ProblemSession, met: set[Recipe], look: Look, recipe: Rec
         return remembered(session, met)
     if look.kind == EDGES or session.rng.random() >= MIXED_SHARE:
         return plain(look.draw, len(specs))
-    mixed = partial(with_rows_of, session.random_recipe(), look.draw, specs, session.rng)
+
+    def mixed() -> Recipe:
+        return moved_together(with_rows_of(own, look.draw, specs, session.rng), session.together)
+
+    own = session.random_recipe()
     return remembered(session, met, look.kind, MIXED, mixed)
 
 
