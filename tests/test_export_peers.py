@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
 from rag_kernels.export.packages import PACKAGES, packages_of, write_package
-from rag_kernels.export.plain.texts import LETTERS, kernel_text, on_default_queue
+from rag_kernels.export.plain.texts import CUDA_FLAGS, LETTERS, kernel_text, on_default_queue
 
 CUDA = """
 #include "rag_kernel.h"
@@ -49,6 +50,42 @@ void run(rk::Tensor<const float> x, double factor, rk::Tensor<float> out) {
 }
 RK_EXPORT(forward, run)
 """
+
+
+HALVES = """
+#include "rag_kernel.h"
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+__global__ void twice(const __nv_bfloat16* x, const __half* y, __nv_bfloat16* out, int64_t n) {
+  const int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (i >= n) return;
+  const float a = x[i], b = y[i];
+  out[i] = a + b;
+}
+void run(rk::Tensor<const __nv_bfloat16> x, rk::Tensor<const __half> y, rk::Tensor<__nv_bfloat16> out) {
+  RK_LAUNCH(twice, dim3((x.numel() + 255) / 256), dim3(256), 0, out, x.data, y.data, out.data, x.numel());
+}
+RK_EXPORT(forward, run)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="builds for a GPU")
+def test_sixteen_bit_types_convert_under_the_flags_of_torchs_own_builds(tmp_path: Path) -> None:
+    """`load_inline` takes their conversions away, which the judge's compiler has; one file's flags give them back."""
+    from torch.utils.cpp_extension import COMMON_NVCC_FLAGS
+
+    (tmp_path / "kernel.cu").write_text(kernel_text(Candidate(HALVES, "kernel", "cuda")))
+    command = ["nvcc", "-arch=sm_90a", "-c", str(tmp_path / "kernel.cu"), "-o", str(tmp_path / "kernel.o")]
+    command += [f"-I{place}" for place in torch_headers()] + COMMON_NVCC_FLAGS
+    assert subprocess.run([*command, "-std=c++17"], capture_output=True).returncode != 0
+    done = subprocess.run([*command, *CUDA_FLAGS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def torch_headers() -> list[str]:
+    from torch.utils.cpp_extension import include_paths
+
+    return [*include_paths(), sysconfig.get_path("include")]
 
 
 @pytest.fixture(scope="module")

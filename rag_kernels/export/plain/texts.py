@@ -53,7 +53,9 @@ SHARED = {  # parts of the judge's header, by where they begin and what follows 
     "LAUNCH": ("#define RK_LAUNCH(KERNEL", "#elif defined(RK_SPLIT)"),
 }
 CPU_FLAGS = ("-O3", "-std=c++17", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
-CUDA_FLAGS = ("-O3", "-std=c++17")
+# torch.utils.cpp_extension takes conversions and operators of sixteen-bit types away, which the judge's compiler has.
+OF_HALVES = ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")
+CUDA_FLAGS = ("-O3", "-std=c++17", *(f"-U__CUDA_NO_{name}__" for name in OF_HALVES))
 VALUE = r"(?:[^,;()<>]|<[^<>]*>|\((?:[^()]|\([^()]*\))*\))*"
 SET = rf"\w+\.stream\s*=\s*{VALUE}"
 OWN_NAMES = re.compile(r'(?<![<"])\b(?!cuda|cu[A-Z])(\w*)stream(\w*)\b(?!["])')  # no name of CUDA's, no file's
