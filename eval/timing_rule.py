@@ -1,14 +1,15 @@
 """The rule by which speed is told: every number of it, with its reason, and the version that follows from them.
 
 Comes in: nothing. Goes out: a `TimingRule`, which `Limits` carries. Each group names the file that times by it; to
-change how fast something is told, change a number here, and what docs/judge.md says of it. A changed number changes
-`version`, and with it the judge's version and the key of cached baselines: results of two versions are never compared,
-and archived ones stay as they are until `rag-kernels archive reverify` judges them again.
+change how fast something is told, change a number here, and what docs/judge.md (of pairs, tests/test_judge_timing.py
+too) says of it. A changed number changes `version`, and with it the judge's version and the key of cached baselines:
+results of two versions are never compared, and archived ones stay as they are until `rag-kernels archive reverify`
+judges them again. `CHECKS_VERSION` in `judge.py` stays.
 
 Not here, since these are how an instrument works and children have no rule: how caches are emptied
-(`sessions/problem_session.py`, `children/gpu_buffers.py`), the delay's clock (`children/gpu_delay.py`), and which of a
-device's counters say that it was throttled (`machine/throttling.py`). Whoever changes those raises `CHECKS_VERSION` in
-`judge.py`. `tests/test_timing_rule.py` lets no number stand in the files that time.
+(`sessions/problem_session.py`, `children/gpu_buffers.py`), how much is looked at (`timing/looks.py`), the delay's clock
+(`children/gpu_delay.py`), and which of a device's counters say that it was throttled (`machine/throttling.py`). Whoever
+changes those raises `CHECKS_VERSION`. `tests/test_timing_rule.py` lets no number stand in the files that time.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ class TimingRule:
     """Numbers of the rule; times in seconds, memory in bytes. The defaults suit problems of 20 us to 20 ms."""
 
     # Pairs: one measurement of each side on the same content, in random order. How many: `timing/race.py`, and
-    # `pairs_for` in `timing/paired_ratio.py`, where the loop over pairs is too.
-    pairs: int = (
-        30  # at least, and no more where intervals are narrow then: an interval of 30 ratios spans some 20 ranks
-    )
+    # `pairs_for` in `timing/paired_ratio.py`, where the loop over pairs is; `timing/looks.py` spreads looks over them.
+    # At least, and no more where intervals are narrow: an interval of 30 ratios spans some 20 ranks. With 16 there were
+    # false wins (docs/measured/verdict_time.md).
+    pairs: int = 30
     max_pairs: int = 60  # beyond, intervals narrow by less than a machine drifts
     timed_s: float = 0.5  # aim for this much time in pairs: what disturbs a machine for a moment is then a few of them
     max_timed_s: float = 20.0  # of pairs whose calls are slow
-    few_pairs: int = 7  # of a candidate that is clearly slow: the least with an order-statistic interval
+    # After each so many, before `pairs`, a race asks whether the candidate is behind; so many are timed of one that is
+    # clearly slow, and stand between two looks (`timing/looks.py`). The least with an order-statistic interval.
+    few_pairs: int = 7
     slow_factor: float = 4.0  # times as slow as eager is clearly slow: no interval of 30 pairs would reach 1
     behind: float = 0.97  # of the best speed-up so far: a top of the interval below it ends the race early
     warm_pairs: int = 11  # of a second figure, told beside the first or only held against it: few, since no claim is
     self_pairs: int = 30  # of eager against itself, in a confirmation: as many as of a race
-    baseline_pairs: int = 15  # at least, of eager and the others in `timing/baseline.py`: confirmations time them anew
+    baseline_pairs: int = 15  # at least, `pairs` at most, of eager and the others: confirmations time them anew
 
     # Calls before the pairs, which say how much to time.
     first_calls: int = 2  # of a candidate, of which the faster counts: the first may make what is made once

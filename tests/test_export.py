@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,16 @@ def test_the_suffix_asks_for_a_format_and_the_form_decides(
     module = write_module(made, tmp_path / "module") if format_name == "module" else None
     assert written.read_text() == (module.read_text() if module else candidate.source)
     assert ("is written as" in caplog.text) == (asked != name)
+
+
+def test_a_file_that_will_run_the_module_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    updating = replace(problem(), mutated=("running_mean", "running_var"))
+    with caplog.at_level(logging.WARNING):
+        write_kernel(attempt(p=updating, candidate=CPP), tmp_path / "best.cpp")
+        write_kernel(attempt(p=problem(), candidate=CPP), tmp_path / "other.py")
+        assert not caplog.text
+        write_kernel(attempt(p=updating, candidate=CPP), tmp_path / "best.py")
+    assert "updates running_mean, running_var at each call" in caplog.text and "eval mode" in caplog.text
 
 
 def test_a_module_holds_the_kernel(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def card_text(row: dict[str, Any]) -> str:
 
 
 def stamp(form: str, attempt: Attempt, licence: Licence | None = None) -> str:
-    """Return the card as comments that end a Python file, with the evidence as its last line."""
+    """Return the card as `#` comments that end a text, with the evidence as its last line."""
     row = card(attempt, form, licence)
     text = "".join(f"# {line}".rstrip() + "\n" for line in card_text(row).splitlines())
     return f"{text}# {MARK}{form} {row['evidence']}"

@@ -39,4 +39,10 @@ def write_kernel(attempt: Attempt, out: Path) -> Path:
         out = out.with_suffix(suffix)
         log.warning("A kernel of the %s tier is written as %s: %s.", candidate.tier, suffix, out)
     as_module = suffix == MODULE and candidate.tier != "module"
+    if as_module and (buffers := attempt.problem.mutated):
+        log.warning(
+            "The module updates %s at each call, and a kernel does not: where it does so, `ModelNew` runs the module "
+            "itself. Make the problem of the module in eval mode for a kernel that is used there.",
+            ", ".join(buffers),
+        )
     return write_module(attempt, out) if as_module else write_source(attempt, out)
