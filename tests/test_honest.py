@@ -110,7 +110,7 @@ def test_shifts_into_the_sign_are_confirmed(judge: LocalJudge) -> None:
     fp = functionalize(load_problem(EXAMPLES / "softmax_scale.py"), workers=judge.workers)
     brief = Brief("run", fp, judge.device, (), (), "", 1, 1)
     candidate = OfflineWriter().propose(brief)[0].candidate
-    signed = candidate.source.replace("int32_t(uint32_t(rk_int(z)) << 23)", "(rk_int(z) << 23)")
+    signed = candidate.source.replace("(uint32_t(rk_int(z)) << 23)", "uint32_t(rk_int(z) << 23)")
     assert signed != candidate.source
     verdict = judge.confirm(fp, replace(candidate, source=signed)).verdict
     assert isinstance(verdict, Passed), verdict
