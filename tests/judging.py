@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
+from rag_kernels.eval.build.compile import Built, build, toolchain
+from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Tier, Verdict
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
+from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.timing_rule import TimingRule
 
 THOROUGH = Limits(
@@ -25,6 +31,23 @@ BRIEF = replace(THOROUGH, thorough=False)  # as before a confirmation
 def verdict(judge: LocalJudge, problem: FunctionalProblem, source: str, tier: Tier = "kernel") -> Verdict:
     ((_, judged),) = judge.judge(problem, [Candidate(source, tier, "cpu")])
     return judged.verdict
+
+
+@contextmanager
+def loaded(
+    judge: LocalJudge, fp: FunctionalProblem, source: str, limits: Limits | None = None
+) -> Iterator[tuple[ProblemSession, LoadedCandidate]]:
+    """Hand out a session of a problem, and a C++ kernel that is loaded in it, in the judge's workers."""
+    candidate, workers = Candidate(source, "kernel", "cpu"), judge.workers
+    (built,) = build([(source, "cpu")], tools=toolchain(judge.device.arch), cache=judge.cache)
+    assert isinstance(built, Built)
+    with (
+        ProblemSession(
+            fp, workers=workers, candidate_workers=workers, device=judge.device, limits=limits or judge.limits
+        ) as session,
+        LoadedCandidate(session, candidate, Library(built.library)) as subject,
+    ):
+        yield session, subject
 
 
 SOFTMAX_KERNEL = r"""

@@ -73,18 +73,6 @@ def test_a_problem_of_a_module_computes_the_same_with_its_parameters() -> None:
     assert int(drawn[2].max()) <= 4
 
 
-def test_infinity_in_a_module_is_a_number_of_its_problem() -> None:
-    class Closed(torch.nn.Module):
-        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            shares: torch.Tensor = x.masked_fill(mask, float("-inf")).softmax(-1)
-            return shares, x.masked_fill(mask, float("nan"))
-
-    inputs = [torch.randn(4, 8), torch.arange(32).reshape(4, 8) % 3 == 0]
-    model = load_module("closed", problem_of_module(Closed(), inputs).source).Model()
-    for one, other in zip(model(*inputs), Closed()(*inputs), strict=True):
-        assert torch.equal(one.nan_to_num(), other.nan_to_num())
-
-
 def test_what_cannot_be_traced_is_a_sentence() -> None:
     class Branch(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

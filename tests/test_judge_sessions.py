@@ -10,19 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from judging import BRIEF, SOFTMAX, altered
+from judging import BRIEF, SOFTMAX, altered, loaded
 from support.kept import kept_judge
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.parallel_copy import CHUNK, PIECE, copied, copy_bytes, same_bytes
-from rag_kernels.eval.build.compile import Built, build, toolchain
-from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.children.right_answers import RightAnswers
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
-from rag_kernels.eval.records import Candidate
-from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.ingest.functional.functionalize import functionalize
@@ -148,15 +144,7 @@ def test_a_byte_that_differs_is_seen_wherever_it_is() -> None:
 
 def test_outputs_lie_where_the_reference_reads_them_unless_they_are_kept(judge: LocalJudge) -> None:
     softmax = functionalize(problem_from_source("softmax", SOFTMAX), workers=judge.workers)
-    candidate = Candidate(altered(), "kernel", "cpu")
-    (built,) = build([(candidate.source, "cpu")], tools=toolchain(judge.device.arch), cache=judge.cache)
-    assert isinstance(built, Built)
-    with (
-        ProblemSession(
-            softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
-        ) as session,
-        LoadedCandidate(session, candidate, Library(built.library)) as subject,
-    ):
+    with loaded(judge, softmax, altered()) as (session, subject):
         place = subject.bind(session)
         first, second = session.random_recipe(), session.random_recipe()
         seen = []

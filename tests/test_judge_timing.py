@@ -9,11 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import BRIEF, SOFTMAX, altered, verdict
+from judging import BRIEF, SOFTMAX, altered, loaded, verdict
 from support.kept import kept_judge
 
-from rag_kernels.eval.build.compile import Built, build, toolchain
-from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import device_file, read_device
@@ -22,7 +20,6 @@ from rag_kernels.eval.messages.protocol import CompileAhead, PrepareVariant
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
-from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.baseline import Baseline, _measure
@@ -46,15 +43,7 @@ def softmax(judge: LocalJudge) -> FunctionalProblem:
 
 def test_a_burst_is_timed_without_the_way_there_and_back(judge: LocalJudge, softmax: FunctionalProblem) -> None:
     """And a candidate that is slow to answer is not the faster for it. (Bursts are for GPUs; here one asks.)"""
-    candidate = Candidate(altered(), "kernel", "cpu")
-    (built,) = build([(candidate.source, "cpu")], tools=toolchain(judge.device.arch), cache=judge.cache)
-    assert isinstance(built, Built)
-    with (
-        ProblemSession(
-            softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
-        ) as session,
-        LoadedCandidate(session, candidate, Library(built.library)) as subject,
-    ):
+    with loaded(judge, softmax, altered()) as (session, subject):
         reference = ReferenceTimes(session)
         assert reference.call("eager", calls=8) > 0 and len(reference.round_trips) == 1
         places = [subject.bind(session) for _ in range(8)]
@@ -72,16 +61,7 @@ def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
     judge: LocalJudge, softmax: FunctionalProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a candidate that is very slow is called less often than the reference."""
-    candidate = Candidate(altered(), "kernel", "cpu")
-    (built,) = build([(candidate.source, "cpu")], tools=toolchain(judge.device.arch), cache=judge.cache)
-    assert isinstance(built, Built)
-    limits = replace(judge.limits, timing=TimingRule())
-    with (
-        ProblemSession(
-            softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=limits
-        ) as session,
-        LoadedCandidate(session, candidate, Library(built.library)) as subject,
-    ):
+    with loaded(judge, softmax, altered(), replace(judge.limits, timing=TimingRule())) as (session, subject):
         reference = ReferenceTimes(session)
         race = Race(subject, subject.bind(session), reference, ["eager"], best_speedup=1e6)
         assert race.calls == 1
