@@ -21,6 +21,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 
 from rag_kernels.eval.build.compile import BuildError, build, toolchain
 from rag_kernels.eval.build.products import Library
@@ -98,20 +99,22 @@ def race(
     names = ["one", "other"]
     times = Paired({name: [] for name in names})
     cold = session.on_gpu
-    for number, order in enumerate(orders(names, pairs, session.rng)):
-        if number >= session.limits.timing.pairs and times.is_narrow("one", "other"):
-            break
-        times.orders.append(order)
-        recipe = session.random_recipe()
-        session.write(recipe)
-        for name in order:
-            side = names.index(name)
-            with subjects[1 - side].frozen():
-                recipes = [recipe] * len(sides[side])
-                subjects[side].prepare_all(sides[side], recipes, cold=cold, written=True)
-                burst = len(sides[side]) > 1
-                subject, places = subjects[side], sides[side]
-                times.seconds[name].append(subject.call_all(places, reference) if burst else subject.call(places[0]))
+    with session.device_lock.alone():
+        for number, order in enumerate(orders(names, pairs, session.rng)):
+            if number >= session.limits.timing.pairs and times.is_narrow("one", "other"):
+                break
+            times.orders.append(order)
+            recipe = session.random_recipe()
+            session.write(recipe)
+            for name in order:
+                side = names.index(name)
+                with subjects[1 - side].frozen():
+                    recipes = [recipe] * len(sides[side])
+                    subjects[side].prepare_all(sides[side], recipes, cold=cold, written=True)
+                    burst = len(sides[side]) > 1
+                    subject, places = subjects[side], sides[side]
+                    seconds = subject.call_all(places, reference) if burst else subject.call(places[0])
+                    times.seconds[name].append(seconds)
     shortest = min(statistics.median(taken) for taken in times.seconds.values())
     asking = statistics.median(subjects[0].round_trips) / shortest if subjects[0].round_trips else 0.0
     return times.speedup("one", "other"), asking
@@ -127,7 +130,12 @@ class Modules:
     def session(self) -> ProblemSession:
         judge = self.judge
         return ProblemSession(
-            self.fp, workers=judge.workers, candidate_workers=self.own, device=judge.device, limits=judge.limits
+            self.fp,
+            workers=judge.workers,
+            candidate_workers=self.own,
+            device=judge.device,
+            limits=judge.limits,
+            device_lock=judge.sessions.device_lock,
         )
 
     def race(self, session: ProblemSession) -> tuple[Ratio, float]:
@@ -149,12 +157,14 @@ class Modules:
             return self.race(fresh)
 
 
-def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[str, Counts]:
-    """All kinds of trial on one problem, by turns."""
+def measure(judge: LocalJudge, own: Workers, path: Path, trials: int, seconds: float) -> dict[str, Counts]:
+    """All kinds of trial on one problem, by turns; none is begun after so many seconds."""
+    end = perf_counter() + seconds
     fp = functionalize(load_problem(path), workers=judge.workers)
     kinds_of = ("eager against itself", "a kernel against its copy", "the module against eager")
     counts = {kind: Counts() for kind in kinds_of}
     with ExitStack() as stack:
+        stack.enter_context(judge.sessions.device_lock.shared())
         modules = Modules(judge, own, fp)
         session = stack.enter_context(modules.session())
         subjects = [
@@ -177,6 +187,8 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
         for kind in kinds[:2]:
             kind()  # warm: not counted
         for number in range(trials):
+            if perf_counter() > end:
+                break
             found = counts[kinds_of[number % len(kinds)]]
             ratio, asking = kinds[number % len(kinds)]()
             found.ratios.append(ratio)
@@ -186,8 +198,9 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
         trips = [round(statistics.median(s.round_trips or [0.0]) * 1e6) for s in timers]
         notes = f"{calls} calls a burst ({modules.calls} of the module)"
         notes += f", single calls {reference.eager_estimate_s() * 1e6:.0f} us, round trips {trips} us"
-        asked = {kind: round(statistics.median(found.asking), 2) for kind, found in counts.items()}
-        print(f"{path.stem}: {trials} trials of at most {pairs} pairs, {notes}, asking {asked}", file=sys.stderr)
+        asked = {kind: round(statistics.median(found.asking or [0.0]), 2) for kind, found in counts.items()}
+        made = sum(len(found.ratios) for found in counts.values())
+        print(f"{path.stem}: {made} trials of at most {pairs} pairs, {notes}, asking {asked}", file=sys.stderr)
         medians = {kind: [round(r.median, 3) for r in found.ratios] for kind, found in counts.items()}
         print(f"{path.stem}: medians {medians}", file=sys.stderr)
     return counts
@@ -195,6 +208,8 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
 
 def row(problem: str, kind: str, found: Counts) -> str:
     count = len(found.ratios)
+    if not count:
+        return f"| {problem} | {kind} | 0 |"
     low, high = wilson(found.wins, count)
     off = sorted(abs(r.median - 1) for r in found.ratios)[int(0.95 * count)]
     rate = f"{100 * found.wins / count:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
@@ -208,6 +223,7 @@ def main() -> None:
     parser.add_argument("problems", nargs="*", type=Path, default=DEFAULT)
     parser.add_argument("--trials", type=int, default=200, help="over all problems and kinds")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--seconds", type=float, default=36000.0, help="of each problem, at most")
     asked = parser.parse_args()
     backend: Backend = asked.device
     lines, everything = [], Counts()
@@ -215,7 +231,7 @@ def main() -> None:
     box = Sandbox((default_cache() / "builds",), gpu=backend == "cuda")
     with open_judge(backend) as judge, Workers(sandbox=box) as own:
         for path in asked.problems:
-            for kind, found in measure(judge, own, path, each).items():
+            for kind, found in measure(judge, own, path, each, asked.seconds).items():
                 everything.ratios += found.ratios
                 everything.asking += found.asking
                 everything.confirmed += found.confirmed

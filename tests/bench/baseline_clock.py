@@ -1,29 +1,46 @@
 """The judge's clock against one that shares nothing with it: eager, torch.compile, max-autotune and CUDA graphs.
 
     python tests/bench/baseline_clock.py [--only NAME ...] [--device cuda|cpu] [--out FILE.json]
+    python tests/bench/baseline_clock.py --prepare 50 --variants eager compile graph autotune   # compile, all at once
+    python tests/bench/baseline_clock.py --part 1/6 --out 1.json --variants ... &               # side by side
+    python tests/bench/baseline_clock.py --table 1.json 2.json ...
 
 Twenty problems, of some 20 us to 20 ms on an H200. `alone`: a process without the judge times each baseline by CUDA
-events with other data in the L2 cache before each call (on a CPU: plain alternating calls on the wall clock). `judge`:
-the judge's own times of the same baselines, and of the module itself run as a candidate, which should come out as
-eager. Prints a table with the judge's time over the other's, and the medians and extremes of these ratios.
+events around rows of calls, each on inputs other than the last's (on a CPU: plain alternating calls on the wall clock);
+`single` is one call between two events, after other data was read into the L2 cache. What such a call writes may still
+lie there when it ends, so that it is shorter than a call in a row by up to as long as its cache takes to be written
+out. `judge`: the judge's own times of the same baselines, and of the module itself run as a candidate, which should
+come out as eager. Prints a table with the judge's time over the other's, and the medians and extremes of these ratios.
+
+Parts take turns on the GPU by the judge's lock: nobody computes while one times. All compile into one cache, so that
+both clocks time the same code, also where max-autotune chose it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rag_kernels.eval.machine.device import units
+from rag_kernels.eval.machine.device_lock import DeviceLock, locks
+from rag_kernels.eval.places import default_cache
+
 if TYPE_CHECKING:
-    from rag_kernels.eval.records import Candidate, FunctionalProblem
+    from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem
 
 N = "import torch, torch.nn as nn, torch.nn.functional as F\n"
 NONE = "def get_init_inputs(): return []\n"
@@ -87,10 +104,16 @@ PROBLEMS: dict[str, str] = {
 }
 SMALL = ("relu_16m", "scale_add_4m", "softmax_32m", "reduce_sum", "matmul_fp32_2048")  # for a CPU
 PAUSE_CYCLES = 18_000_000  # about 10 ms of an H200's clock
+SHORTER = PAUSE_CYCLES // 2  # in which a host launches a row of calls
+ROW_S, ROW_CALLS, ROWS = 1.5e-3, 64, 9  # of calls in a row: at least so long, at most so many; so many rows
+CYCLED_BYTES, HELD_BYTES = 256 << 20, 6 << 30  # of inputs in turn, beyond any L2 cache; of results that a row keeps
 VARIANTS = ("eager", "compile", "autotune", "graph")
 
+Call = Callable[..., Any]
+Set = list[torch.Tensor]
 
-def alone(path: Path, device: str, wanted: list[str]) -> dict[str, float]:
+
+def alone(path: Path, device: str, wanted: Sequence[str], *, only_prepare: bool) -> dict[str, float]:
     """In a process of its own: milliseconds of a call of each variant."""
     import importlib.util
 
@@ -100,33 +123,71 @@ def alone(path: Path, device: str, wanted: list[str]) -> dict[str, float]:
     spec.loader.exec_module(module)
     torch.manual_seed(0)
     torch.backends.cudnn.allow_tf32 = False  # as for the judge's strict class
-    model = module.Model(*module.get_init_inputs()).to(device)
-    inputs = [x.to(device) for x in module.get_inputs()]
-    size = sum(x.numel() * x.element_size() for x in inputs)
-    sets = [[x.clone() for x in inputs] for _ in range(max(2, min(4, int(30e9 // size))))]
+    backend: Backend = "cuda" if device == "cuda" else "cpu"
+    turns = DeviceLock(units(backend), locks(backend, default_cache()))
     with torch.no_grad():
-        calls = {"eager": model}
-        if "compile" in wanted:
-            calls["compile"] = torch.compile(model)
+        with turns.shared():
+            model = module.Model(*module.get_init_inputs()).to(device)
+            inputs = [x.to(device) for x in module.get_inputs()]
+            size = sum(x.numel() * x.element_size() for x in inputs)
+            count = 1 if only_prepare else max(2, math.ceil(CYCLED_BYTES / size))  # others need the memory meanwhile
+            calls, sets = prepared(model, [[x.clone() for x in inputs] for _ in range(count)], wanted)
+        if only_prepare:
+            return {}
+        with turns.alone():
+            return by_turns(calls, sets) if device == "cpu" else by_both(calls, sets, model)
+
+
+def prepared(model: Any, sets: list[Set], wanted: Sequence[str]) -> tuple[dict[str, Call], list[Set]]:
+    """Return the variants, each called on every set of inputs, and the sets."""
+    calls: dict[str, Call] = {"eager": model}
+    if "compile" in wanted:
+        calls["compile"] = torch.compile(model)
+    if "autotune" in wanted:
+        calls["autotune"] = torch.compile(model, mode="max-autotune")
+    for call in calls.values():
         for given in sets:
-            for call in calls.values():
-                call(*given)
-        if device == "cpu":
-            return by_turns(calls, sets)
-        times = {name: by_events(call, sets) for name, call in calls.items()}
-        if "graph" in wanted:
-            times["graph"] = by_events(*graphed(model, sets[0]))
-        if "autotune" in wanted:
-            torch._dynamo.reset()
-            tuned = torch.compile(model, mode="max-autotune")
-            for given in sets:
-                tuned(*given)
-                tuned(*given)
-            times["autotune"] = by_events(tuned, sets)
-    return times
+            call(*given)
+            call(*given)
+    return calls | ({"graph": model} if "graph" in wanted else {}), sets
 
 
-def graphed(model: Any, given: list[torch.Tensor]) -> tuple[Any, list[list[torch.Tensor]]]:
+def by_both(calls: dict[str, Call], sets: list[Set], model: Any) -> dict[str, float]:
+    """Milliseconds of a call in a row, and under `single NAME` of one by itself."""
+    found, nothing_ms = {}, _by_events(lambda *_: None, sets, 15, SHORTER)
+    for name, call in calls.items():
+        run = graphs(model, sets) if name == "graph" else call
+        found[f"single {name}"] = _by_events(run, sets, 15, SHORTER) - nothing_ms
+        found[name] = by_rows(run, sets, found[f"single {name}"] / 1e3, nothing_ms)
+    return found
+
+
+def by_rows(call: Call, sets: list[Set], about_s: float, nothing_ms: float) -> float:
+    """Median milliseconds of a call among others in a row, queued behind a spinning thread and a first call."""
+    result = call(*sets[0])
+    torch.cuda.synchronize()
+    held = sum(x.numel() * x.element_size() for x in (result if isinstance(result, tuple) else (result,)))
+    count = max(2, min(ROW_CALLS, math.ceil(ROW_S / max(about_s, 1e-6)), HELD_BYTES // max(1, held)))
+    taken = []
+    for number in range(ROWS):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(SHORTER)
+        kept = [call(*sets[number % len(sets)])]
+        start.record()
+        kept += [call(*sets[(number + 1 + i) % len(sets)]) for i in range(count)]
+        end.record()
+        torch.cuda.synchronize()
+        taken.append((start.elapsed_time(end) - nothing_ms) / count)
+    return statistics.median(taken)
+
+
+def graphs(model: Any, sets: list[Set]) -> Call:
+    """Return what replays the graph of a set: each has its own, with a result of its own."""
+    made = {id(given[0]): graphed(model, given)[0] for given in sets}
+    return lambda *given: made[id(given[0])]()
+
+
+def graphed(model: Any, given: Set) -> tuple[Call, list[Set]]:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -138,7 +199,7 @@ def graphed(model: Any, given: list[torch.Tensor]) -> tuple[Any, list[list[torch
     return (lambda *_: graph.replay()), [given]
 
 
-def by_events(call: Any, sets: list[list[torch.Tensor]], count: int = 60, pause: int = PAUSE_CYCLES) -> float:
+def by_events(call: Any, sets: list[Set], count: int = 60, pause: int = PAUSE_CYCLES) -> float:
     """Median milliseconds; before each call the L2 cache is filled with other data, which keeps the host ahead.
 
     It is read and not written: what was written would be put into memory while the call runs. Ten milliseconds in which
@@ -151,7 +212,7 @@ def by_events(call: Any, sets: list[list[torch.Tensor]], count: int = 60, pause:
     return taken[0] - taken[1]
 
 
-def _by_events(call: Any, sets: list[list[torch.Tensor]], count: int, pause: int) -> float:
+def _by_events(call: Any, sets: list[Set], count: int, pause: int) -> float:
     flush = torch.zeros(256 << 18, dtype=torch.int32, device="cuda")
     pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
     for number, (start, end) in enumerate(pairs):
@@ -164,7 +225,7 @@ def _by_events(call: Any, sets: list[list[torch.Tensor]], count: int, pause: int
     return statistics.median(start.elapsed_time(end) for start, end in pairs)
 
 
-def by_turns(calls: dict[str, Any], sets: list[list[torch.Tensor]]) -> dict[str, float]:
+def by_turns(calls: dict[str, Any], sets: list[Set]) -> dict[str, float]:
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(41):
         for name, call in calls.items():
@@ -184,32 +245,35 @@ class Judge:
         limits = Limits(max_autotune="autotune" in wanted, measure_compile="compile" in wanted)
         self.judge = open_judge("cuda" if device == "cuda" else "cpu", limits=limits)
 
-    def times(self, path: Path) -> dict[str, float]:
-        """Milliseconds of each baseline, and of the module as a candidate; with the host's time too, as `host ...`."""
+    def times(self, path: Path, *, pairs: int = 30, autotune: bool = True) -> dict[str, float]:
+        """Milliseconds of each baseline, and of the module as a candidate."""
         from rag_kernels.eval.problem import load_problem
         from rag_kernels.eval.records import Candidate
         from rag_kernels.ingest.functional.functionalize import functionalize
 
         fp = functionalize(load_problem(path), workers=self.judge.workers)
         text = fp.problem.source.replace("class Model(", "class ModelNew(").replace("super(Model", "super(ModelNew")
-        return self.race(fp, Candidate(text, "module", self.judge.device.backend), with_host=True)
+        return self.race(fp, Candidate(text, "module", self.judge.device.backend), pairs=pairs, autotune=autotune)
 
-    def race(self, fp: FunctionalProblem, candidate: Candidate, *, with_host: bool = False) -> dict[str, float]:
-        """Milliseconds of a candidate and of each baseline."""
+    def race(
+        self, fp: FunctionalProblem, candidate: Candidate, *, pairs: int = 30, autotune: bool = True
+    ) -> dict[str, float]:
+        """Milliseconds of a candidate and of each baseline; on a GPU with what a program sees, as `host ...`."""
         from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
         from rag_kernels.eval.sessions.reference_times import ReferenceTimes
         from rag_kernels.eval.timing.race import Race
 
         judge = self.judge
-        with judge.sessions.for_baselines(fp) as session:
+        with judge._turns.shared(), judge.sessions.for_baselines(fp) as session:
+            session.limits = replace(session.limits, max_autotune=session.limits.max_autotune and autotune)
             reference = ReferenceTimes(session)
             reference.prepare_baselines()
             with LoadedCandidate(session, candidate, judge._builder.whole(candidate)) as subject:
                 race = Race(subject, subject.bind(session), reference, ["eager", *reference.variants])
-                times = race.run(cold=session.on_gpu, pairs=30)
+                times = race.run(cold=session.on_gpu, pairs=pairs)
                 found = {name: statistics.median(taken) * 1e3 for name, taken in times.seconds.items()}
-                if with_host and session.on_gpu:
-                    host = race.run(cold=True, pairs=11, with_host=True)
+                if session.on_gpu:
+                    host = race.run(cold=True, pairs=5, with_host=True)
                     found |= {f"host {n}": statistics.median(taken) * 1e3 for n, taken in host.seconds.items()}
                 found["calls"], found["delay"] = race.calls, times.delay_s * 1e3
                 found["burst"] = max(1, len(race.burst))
@@ -218,31 +282,56 @@ class Judge:
         return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=None)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--variants", nargs="*", default=["eager", "compile", "graph"])
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.alone:
-        print(json.dumps(alone(asked.alone, asked.device, asked.variants)))
-        return
-    names = asked.only or (list(PROBLEMS) if asked.device == "cuda" else SMALL)
-    rows = {}
-    judge = Judge(asked.device, asked.variants)
-    with tempfile.TemporaryDirectory() as folder, judge.judge:
-        for name in names:
-            path = Path(folder, f"{name}.py")
-            path.write_text(PROBLEMS[name])
-            command = [sys.executable, __file__, "--alone", str(path), "--device", asked.device, "--variants"]
-            done = subprocess.run([*command, *asked.variants], capture_output=True, text=True)
-            if done.returncode:
-                print(f"{name}: {done.stderr[-300:]}", flush=True)
-                continue
+def asked_of(path: Path, device: str, wanted: Sequence[str], *more: str) -> list[str]:
+    return [sys.executable, __file__, "--alone", str(path), "--device", device, *more, "--variants", *wanted]
+
+
+def prepare(paths: Sequence[Path], device: str, wanted: Sequence[str], seconds: float) -> list[str]:
+    """Compile everything into the cache, side by side; end what is not done in time. Return the names that are."""
+    end = time.monotonic() + seconds
+
+    def one(path: Path) -> str:
+        try:
+            left_s = max(1.0, end - time.monotonic())
+            command = asked_of(path, device, wanted, "--only-prepare")
+            done = subprocess.run(command, capture_output=True, text=True, timeout=left_s, env=environment())
+        except subprocess.TimeoutExpired:
+            return f"{path.stem}: not done after {seconds:.0f} s"
+        return f"{path.stem}: {done.stderr[-300:]}" if done.returncode else ""
+
+    with ThreadPoolExecutor(len(paths)) as pool:
+        faults = list(pool.map(one, paths))
+    print("\n".join(filter(None, faults)), flush=True)
+    return [path.stem for path, fault in zip(paths, faults, strict=True) if not fault]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment in which torch.compile keeps what it made where the judge's does."""
+    from rag_kernels.eval.judge import inductor_env
+
+    return os.environ | inductor_env(default_cache())
+
+
+def measure(paths: Sequence[Path], device: str, wanted: Sequence[str], asked: argparse.Namespace) -> None:
+    """Time the problems by both clocks."""
+    rows: dict[str, dict[str, dict[str, float]]] = {}
+    tuned = json.loads(asked.prepared.read_text()) if asked.prepared else [path.stem for path in paths]
+    end = time.monotonic() + asked.seconds
+    judge = Judge(device, list(wanted))
+    with judge.judge:
+        for path in paths:
+            name = path.stem
+            if time.monotonic() > end:
+                break
             try:
-                rows[name] = {"alone": json.loads(done.stdout.splitlines()[-1]), "judge": judge.times(path)}
+                left_s = end + 30 - time.monotonic()
+                command = asked_of(path, device, [v for v in wanted if v != "autotune" or name in tuned])
+                done = subprocess.run(command, capture_output=True, text=True, timeout=left_s, env=environment())
+                if done.returncode:
+                    print(f"{name}: {done.stderr[-300:]}", flush=True)
+                    continue
+                other = json.loads(done.stdout.splitlines()[-1])
+                rows[name] = {"alone": other, "judge": judge.times(path, pairs=asked.pairs, autotune=name in tuned)}
             except Exception as error:  # one problem that cannot be had leaves the others
                 print(f"{name}: {type(error).__name__}: {error}"[:400], flush=True)
                 continue
@@ -252,6 +341,43 @@ def main() -> None:
     summary(rows)
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=None)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--variants", nargs="*", default=["eager", "compile", "graph"])
+    parser.add_argument("--pairs", type=int, default=30, help="of a race")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further problem is begun")
+    parser.add_argument("--part", default="1/1", help="I/N: each Nth problem, from the Ith on")
+    parser.add_argument("--prepare", type=float, help="only compile, for so many seconds at most; --out lists what is")
+    parser.add_argument("--prepared", type=Path, help="that list: max-autotune is left out of what is not in it")
+    parser.add_argument("--table", nargs="*", type=Path, help="print what these files hold")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--only-prepare", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.alone:
+        print(json.dumps(alone(asked.alone, asked.device, asked.variants, only_prepare=asked.only_prepare)))
+        return
+    if asked.table:
+        table(
+            {name: row for file in asked.table if file.is_file() for name, row in json.loads(file.read_text()).items()}
+        )
+        return
+    number, of = map(int, asked.part.split("/"))
+    names = (asked.only or (list(PROBLEMS) if asked.device == "cuda" else list(SMALL)))[number - 1 :: of]
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{name}.py") for name in names]
+        for path in paths:
+            path.write_text(PROBLEMS[path.stem])
+        if asked.prepare:
+            done = prepare(paths, asked.device, asked.variants, asked.prepare)
+            if asked.out:
+                asked.out.write_text(json.dumps(done))
+        else:
+            measure(paths, asked.device, asked.variants, asked)
+
+
 def show(name: str, row: dict[str, dict[str, float]]) -> None:
     mine, other = row["judge"], row["alone"]
     cells = [f"{v} {mine[v]:.4f}/{other[v]:.4f}={mine[v] / other[v]:.3f}" for v in VARIANTS if v in mine and v in other]
@@ -259,6 +385,22 @@ def show(name: str, row: dict[str, dict[str, float]]) -> None:
     cells.append(f"calls {mine['calls']:.0f} delay {mine['delay']:.2f}")
     cells += [f"{n} {mine[n]:.4f}" for n in mine if n.startswith("host ")]
     print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
+def table(rows: dict[str, dict[str, dict[str, float]]]) -> None:
+    """Print rows as Markdown: of each variant the judge's milliseconds, those in a row, their ratio, a single call."""
+    heads = [f"{v}, judge | row | ratio | single" for v in VARIANTS]
+    print(f"| problem | {' | '.join(heads)} | module/eager |\n|---|{'---:|' * (4 * len(VARIANTS) + 1)}")
+    for name in [n for n in PROBLEMS if n in rows]:
+        mine, other = rows[name]["judge"], rows[name]["alone"]
+        cells = [
+            f"{mine[v]:.4f} | {other[v]:.4f} | {mine[v] / other[v]:.3f} | {other.get(f'single {v}', math.nan):.4f}"
+            if v in mine and v in other
+            else " | | | "
+            for v in VARIANTS
+        ]
+        print(f"| {name} | {' | '.join(cells)} | {mine['candidate'] / mine['eager']:.3f} |")
+    summary(rows)
 
 
 def summary(rows: dict[str, dict[str, dict[str, float]]]) -> None:
