@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,8 @@ from cli_home import inside
 from support.kept import kept_judge, kept_workers
 
 from rag_kernels.eval.build.compile import Built, build, toolchain
+from rag_kernels.eval.places import ROOT
+from rag_kernels.eval.process.sandbox import found
 from rag_kernels.eval.zoo.cuda_tasks import CUDA_TASKS, cuda
 from rag_kernels.eval.zoo.problems import PROBLEMS
 from rag_kernels.eval.zoo.tasks import cpp
@@ -26,7 +30,7 @@ from rag_kernels.mutation.peer_rules import RULES
 from rag_kernels.mutation.records import Row, read_rows
 from rag_kernels.mutation.report import line, share, summary, tables
 from rag_kernels.mutation.same_code import code_digest
-from rag_kernels.mutation.witness_child import SLOW, _forked
+from rag_kernels.mutation.witness_child import SLOW, _forked, _outcome
 
 KERNEL = """\
 #include "rag_kernel.h"
@@ -47,6 +51,31 @@ void run(rk::Tensor<const float> x, double eps, rk::Tensor<float> out) {
   }
 }
 RK_EXPORT(forward, run)
+"""
+NAMES_ITSELF = """\
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from rag_kernels.eval.process.lockdown import Confinement, lock_down
+confinement = Confinement(("/usr", "/lib"), ("/dev/null",), ("landlock",))
+
+def named() -> bool:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/comm", "w") as file:
+            file.write("a thread")
+    except PermissionError:
+        return False
+    return True
+
+def of_a_fork(lock: bool) -> bool:
+    if (pid := os.fork()) == 0:
+        if lock:
+            lock_down(confinement, sys.argv[2], may_fork=False)
+        os._exit(named())
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+by_itself = of_a_fork(True)
+lock_down(confinement, sys.argv[2], may_fork=True)
+print("by itself:", by_itself, "of a locked worker:", of_a_fork(False))
 """
 # Of every operator, a change that it makes there.
 CHANGES = {
@@ -235,8 +264,33 @@ def test_a_child_is_judged_by_its_end() -> None:
             say("at", i)
             time.sleep(0.05)
 
-    assert _forked(lambda say: say("at", ["own", "own"]), 5.0) == {"at": ["own", "own"], "end": "done"}
-    assert _forked(lambda say: os.kill(os.getpid(), signal.SIGKILL), 5.0)["end"] == "ended by SIGKILL"
-    assert _forked(lambda say: time.sleep(60), 0.2)["end"] == "does not end"
-    assert _forked(talks, 0.2)["end"] == SLOW
-    assert _forked(fails, 5.0)["end"] == "ValueError: no"
+    assert _forked([lambda say: say("at", ["own", "own"])], 5.0) == [{"at": ["own", "own"], "end": "done"}]
+    assert _forked([lambda say: os.kill(os.getpid(), signal.SIGKILL)], 5.0)[0]["end"] == "ended by SIGKILL"
+    assert _forked([lambda say: time.sleep(60)], 0.2)[0]["end"] == "does not end"
+    assert _forked([talks], 0.2)[0]["end"] == SLOW
+    assert _forked([fails], 5.0)[0]["end"] == "ValueError: no"
+
+
+def test_a_child_goes_on_until_one_breaks_it() -> None:
+    def fails(say: Any) -> None:
+        say("at", ["own", "own"])
+        raise ValueError("no")
+
+    def begin() -> None:
+        raise OSError("no context")
+
+    right: Any = lambda say: say("right 0", True)  # noqa: E731
+    done = _forked([right, fails, right], 5.0)
+    assert done == [{"right 0": True, "end": "done"}, {"at": ["own", "own"], "end": "ValueError: no"}]
+    (told,) = _forked([right, right], 5.0, begin=begin)  # what is not begun has shown nothing
+    assert told == {"end": "OSError: no context"} and _outcome(told)["witness"] == ""
+
+
+def test_a_fork_may_write_what_a_gpus_driver_writes(tmp_path: Path) -> None:
+    """A worker that is locked down has its own entries in /proc alone, and CUDA names its threads there."""
+    (tmp_path / "looks.py").write_text(NAMES_ITSELF)
+    layers = tuple(layer for layer in found().layers if layer == "landlock")
+    if not layers:
+        pytest.skip("this machine has no Landlock")
+    done = subprocess.run([sys.executable, tmp_path / "looks.py", ROOT, tmp_path], capture_output=True, text=True)
+    assert done.stdout.split() == ["by", "itself:", "True", "of", "a", "locked", "worker:", "False"], done.stderr

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 from rag_kernels.eval.build.compile import Built, build, toolchain
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.process.lockdown import Confinement
 from rag_kernels.eval.process.sandbox import Sandbox
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.records import (
@@ -117,10 +118,12 @@ def run(
     with ExitStack() as opened:
         gpu = judge.device.backend == "cuda"
         boxed = Sandbox((judge.cache / "builds", Path(__file__).parent), gpu=gpu)
-        witness = opened.enter_context(Workers(sandbox=boxed))
+        witness = opened.enter_context(
+            Workers(sandbox=replace(boxed, filtered=False))
+        )  # its forks lock themselves down
         tracing = opened.enter_context(open_workers())
         ahead = opened.enter_context(ThreadPoolExecutor(max_workers=1))
-        preparer = Preparer(judge, witness, tracing, seed)
+        preparer = Preparer(judge, witness, tracing, boxed.confinement(), seed)
         waiting = iter(groups)
         first = next(waiting, None)
         coming = ahead.submit(preparer.prepare, first) if first is not None else None
@@ -141,9 +144,12 @@ def run(
 class Preparer:
     """Build a problem's mutants and look for their witnesses, beside the judge."""
 
-    def __init__(self, judge: LocalJudge, witness: Workers, tracing: Workers, seed: int) -> None:
+    def __init__(
+        self, judge: LocalJudge, witness: Workers, tracing: Workers, confinement: Confinement, seed: int
+    ) -> None:
         self._backend, self._cache = judge.device.backend, judge.cache
         self._witness, self._tracing, self._seed = witness, tracing, seed
+        self._confinement = asdict(confinement)
         arch = judge.device.arch
         self._tools = toolchain(arch) if self._backend == "cuda" else toolchain()
 
@@ -209,6 +215,7 @@ class Preparer:
         """Look for witnesses; mutants that have one are to be judged, and originals that have no row."""
         started, count = perf_counter(), 1 + sum(len(kept) for _, kept in waiting)
         payload = {**sizes, "seed": self._seed, "device": self._backend, "originals": asked}
+        payload |= {"confinement": self._confinement}
         try:
             found = self._witness.call(CHILD, payload, deadline_s=WITNESS_S + MUTANT_S * count)["found"]
         except WorkerFailed as failure:

@@ -2,7 +2,10 @@
 
 Comes in: a problem, the built library of an original, those of its mutants. Goes out: for each, on which input it is
 wrong by more than rounding, if on any, and which other evaluators' rules refuse it. Each library runs in a process of
-its own, forked from this one, with its tensors between bands of a known pattern. Knows nothing of the judge.
+its own, forked from this one and locked down there (a GPU's driver writes to its process's own entries in /proc, which
+a worker that was locked down could not allow its forks), with its tensors between bands of a known pattern. On a GPU,
+whose context takes longer than a mutant, a process goes on with the next library until one breaks it. Knows nothing of
+the judge.
 """
 
 from __future__ import annotations
@@ -15,12 +18,13 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from rag_kernels.eval.process.lockdown import Confinement, lock_down
 from rag_kernels.eval.records import FunctionalProblem, TensorArgument
 from rag_kernels.mutation.peer_rules import RULES
 from rag_kernels.mutation.witness_cases import (
@@ -36,11 +40,15 @@ from rag_kernels.mutation.witness_cases import (
 FACTOR = {8: 64.0, 4: 64.0, 2: 4.0}  # by bytes an element: so many times the rounding is no rounding
 BIASED = 1.8  # in 16 bits: RMS error over the original's, of a thousand elements or more
 EVEN = 0.4  # and over this of a unit of rounding, which rounding to nearest makes at least
-LIMIT_S = {"cpu": 3.0, "cuda": 20.0}  # for a case; a GPU's context is made anew in every process
+LIMIT_S = 3.0  # for a case
+CONTEXT_S = 30.0  # for a GPU's context, where others make theirs
 ALL_CASES = 8  # times that is what all cases may take: who is slow there is not shown to be wrong
-SLOW = "too slow to search"
+SLOW, FULL = "too slow to search", "no memory to search in"  # neither shows a fault
 RACES = 30  # calls with four threads
 Say = Callable[[str, Any], Any]
+Work = Callable[[Say], None]
+BEGIN = ("begun", True)
+BEGUN = (json.dumps(BEGIN) + "\n").encode()
 PERTURB = -6  # mallopt: memory that was never written is not zero
 
 
@@ -59,7 +67,9 @@ def witness(payload: dict[str, Any]) -> dict[str, Any]:
             odd = Caller(payload["odd"], payload["seed"])
             subjects["odd"] = odd.fp
             cases += searched_cases(odd, "odd")
-        bench = Bench(subjects, cases, [[_shared(t) for t in case.reference] for case in cases], payload["device"])
+        kept = [[_shared(t) for t in case.reference] for case in cases]
+        confinement = Confinement(**payload["confinement"]) if payload["confinement"] else None
+        bench = Bench(subjects, cases, kept, payload["device"], confinement)
         return {"found": [bench.look(original) for original in payload["originals"]], "cases": len(cases)}
 
 
@@ -71,22 +81,36 @@ class Bench:
     cases: list[Case]
     kept: list[list[torch.Tensor]]
     device: str
+    confinement: Confinement | None
 
     def look(self, original: dict[str, Any]) -> dict[str, Any]:
         """Run the original on every case, then its mutants."""
         started = time.perf_counter()
-        least_s = LIMIT_S[self.device]
-        first = _forked(lambda say: self._run_original(original["library"], say), 10 * least_s)
-        limit_s = least_s + 3 * (time.perf_counter() - started) / len(self.cases)
+        (first,) = self._forked([lambda say: self._run_original(original["library"], say)], 10 * LIMIT_S)
+        limit_s = LIMIT_S + 3 * (time.perf_counter() - started) / len(self.cases)
         sound = [bool(first.get(f"right {i}")) for i in range(len(self.cases))]
-        found = []
-        for library, racy in original["mutants"]:
-            work = functools.partial(self._run_mutant, library, sound, racy)
-            found.append(_outcome(_forked(work, limit_s)))
+        mutants = [functools.partial(self._run_mutant, library, sound, racy) for library, racy in original["mutants"]]
+        found: list[dict[str, Any]] = []
+        while len(found) < len(mutants):
+            left = mutants[len(found) :]
+            found += map(_outcome, self._forked(left if self.device != "cpu" else left[:1], limit_s))
         told = _outcome(first)
         if not any(sound):  # then no mutant of it is shown to be wrong either, and a reader wants to know why
             told["how"] = told["how"] or first.get("error", "right nowhere")
         return {"original": told, "mutants": found}
+
+    def _forked(self, works: Sequence[Work], limit_s: float) -> list[dict[str, Any]]:
+        """Fork with what belongs to a device: a fork is locked down by itself, and a GPU's makes its context first."""
+
+        def begin() -> None:
+            if self.confinement is not None:
+                lock_down(self.confinement, os.getcwd(), may_fork=False)
+            if self.device == "cpu":
+                ctypes.CDLL(None).mallopt(PERTURB, 165)
+            else:
+                torch.zeros(1, device=self.device)
+
+        return _forked(works, limit_s, begin=begin, begin_s=CONTEXT_S if self.device != "cpu" else 0.0)
 
     def _run_original(self, path: str, say: Say) -> None:
         """Keep its outputs, and say where it is right itself: elsewhere it can be no measure of others."""
@@ -135,7 +159,7 @@ def _outcome(said: dict[str, Any]) -> dict[str, Any]:
     """Return what a child said, with what its end says: a crash is a difference, and no evaluator accepts it."""
     peers = {name: bool(said.get(f"refused by {name}")) for name in RULES}
     kind, sizes = said.get("at", ("", ""))
-    if said["end"] not in ("done", SLOW):
+    if said["end"] not in ("done", SLOW, FULL):
         for name, rule in RULES.items():
             peers[name] |= kind == "own" or (rule.scaled and kind.startswith("own "))
         if kind:
@@ -144,28 +168,27 @@ def _outcome(said: dict[str, Any]) -> dict[str, Any]:
     return {"witness": witness, "sizes": sizes, "how": how, "peers": peers}
 
 
-def _forked(work: Callable[[Say], None], limit_s: float) -> dict[str, Any]:
-    """Run `work(say)` in a fork; return what it said, the last word under each name, and how it ended.
+def _forked(
+    works: Sequence[Work], limit_s: float, *, begin: Callable[[], None] = lambda: None, begin_s: float = 0.0
+) -> list[dict[str, Any]]:
+    """Run `work(say)` after `work(say)` in a fork until one breaks it; one dictionary for each that was begun.
 
-    It may take `limit_s` from one word to the next.
+    It holds what was said, the last word under each name, and how it ended. Each may take `limit_s` from one word to
+    the next, and what comes before them all `begin_s` more.
     """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        ctypes.CDLL(None).mallopt(PERTURB, 165)
-        status = 1
-        try:
-            work(lambda name, value: os.write(writer, (json.dumps([name, value]) + "\n").encode()))
-            status = 0
-        except BaseException as error:
-            os.write(writer, (json.dumps(["error", f"{type(error).__name__}: {error}"[:200]]) + "\n").encode())
-        finally:
-            os._exit(status)
+        os._exit(
+            _worked(works, begin, lambda name, value: os.write(writer, (json.dumps([name, value]) + "\n").encode()))
+        )
     os.close(writer)
-    text, last_s, end = b"", time.monotonic() + ALL_CASES * limit_s, "done"
+    text, whole_s, end = b"", ALL_CASES * limit_s, "done"
+    last_s = time.monotonic() + whole_s + begin_s
+    waiting_s, begun = limit_s + begin_s, 0
     while True:
-        ready, _, _ = select.select([reader], [], [], max(0.0, min(limit_s, last_s - time.monotonic())))
+        ready, _, _ = select.select([reader], [], [], max(0.0, min(waiting_s, last_s - time.monotonic())))
         part = os.read(reader, 65536) if ready else b""
         if not part:
             if not ready:
@@ -173,14 +196,38 @@ def _forked(work: Callable[[Say], None], limit_s: float) -> dict[str, Any]:
                 end = "does not end" if time.monotonic() < last_s else SLOW
             break
         text += part
+        waiting_s = limit_s
+        if (now := text.count(BEGUN)) > begun:
+            begun, last_s = now, time.monotonic() + whole_s
     os.close(reader)
     _, status = os.waitpid(pid, 0)
-    said = dict(json.loads(line) for line in text.decode().splitlines(keepends=True) if line.endswith("\n"))
+    parts = text.split(BEGUN)
+    said = [
+        dict(json.loads(line) for line in p.decode().splitlines(keepends=True) if line.endswith("\n")) for p in parts
+    ]
+    before, of_each = said[0], said[1:] or [{}]
     if end == "done" and os.WIFSIGNALED(status):
         end = f"ended by {signal.Signals(os.WTERMSIG(status)).name}"
     elif end == "done" and status != 0:
-        end = said.get("error", "failed")
-    return said | {"end": end}
+        end = str(of_each[-1].get("end", before.get("end", "failed")))
+    ends = ["done"] * (len(of_each) - 1) + [end]
+    return [words | {"end": how} for words, how in zip(of_each, ends, strict=True)]
+
+
+def _worked(works: Sequence[Work], begin: Callable[[], None], say: Say) -> int:
+    """Do the work in a fork; return its exit code."""
+    try:
+        begin()
+        for work in works:
+            say(*BEGIN)
+            work(say)
+    except torch.OutOfMemoryError:
+        say("end", FULL)
+        return 1
+    except BaseException as error:
+        say("end", f"{type(error).__name__}: {error}"[:200])
+        return 1
+    return 0
 
 
 def _shared(like: torch.Tensor) -> torch.Tensor:
