@@ -97,19 +97,28 @@ def larger_sizes(problem: Problem, *, reach: Reach) -> Problem | None:
     return _rewritten(problem, sites, changes) if changes else None
 
 
-def grown(problem: Problem, number: int, *, times: int, shrink: float = 1.0, together: bool = False) -> Problem | None:
+def grown(
+    problem: Problem,
+    number: int,
+    *,
+    times: int,
+    shrink: float = 1.0,
+    together: bool = False,
+    reach: Reach = "all",
+) -> Problem | None:
     """Multiply one size, and shrink the others until their product has shrunk by about `shrink`; None: there is none.
 
     `number` counts sizes that are free, those of the inputs first. With `together` sizes that are equal to it grow too.
     """
-    sites = _sites(problem.source)
+    reaches = REACHES[: REACHES.index(reach) + 1]
+    sites = [s for s in _sites(problem.source) if s.reach in reaches]
     free = [s for reach in ("inputs", "batch", "all") for s in sites if s.reach == reach and s.value >= FREE[reach]]
     sizes = list({site.key: site.value for site in free}.items())
     if number >= len(sizes):
         return None
     key, value = sizes[number]
     chosen = {s.key for s in sites if s.key == key or (together and s.value == value)}
-    others = _changes([s for s in sites if s.key not in chosen], shrink, REACHES)
+    others = _changes([s for s in sites if s.key not in chosen], shrink, reaches)
     return _rewritten(problem, sites, others | dict.fromkeys(chosen, times * value))
 
 

@@ -217,6 +217,13 @@ def test_a_read_out_of_bounds_at_other_sizes_is_a_label(judge: LocalJudge, softm
     assert any("at odd sizes" in note for note in passed.notes)
 
 
+def test_a_kernel_that_refuses_other_columns_serves_any_rows(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    passed = verdict(judge, softmax, altered(before='RK_CHECK(n == 256, "only 256 columns");'))
+    assert isinstance(passed, Passed) and "shape-specialised" not in passed.labels, passed
+    assert passed.contract is not None and passed.contract.tensors[0].shape == ("N", "256")
+    assert any("refuses others" in note and "only 256 columns" in note for note in passed.notes), passed.notes
+
+
 def test_an_honest_softmax_passes_everything(judge: LocalJudge, softmax: FunctionalProblem) -> None:
     passed = verdict(judge, softmax, altered())
     assert isinstance(passed, Passed) and passed.labels == (), passed
@@ -240,7 +247,7 @@ def test_a_copy_of_a_half_precision_product_is_right(brief: LocalJudge) -> None:
     [
         ({"middle": "m = 0;"}, "wrong"),  # no maximum subtracted: overflows on large inputs
         ({"before": "n = 256;"}, "label:shape-specialised"),
-        ({"before": 'RK_CHECK(n == 256, "only 256 columns");'}, "label:shape-specialised"),
+        ({"before": 'RK_CHECK(rows == 128 && n == 256, "one size only");'}, "label:shape-specialised"),
         ({"after": "for (int64_t i = 600 * n; i < rows * n; ++i) out.data[i] = 0;"}, "label:shape-specialised"),
         ({"after": "out.data[rows * n] = 0;"}, "crashed"),  # one element past the end
         ({"before": "volatile float t = x.data[rows * n]; (void)t;"}, "crashed"),

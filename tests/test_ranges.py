@@ -14,7 +14,7 @@ from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
 from rag_kernels.eval.sessions.problem_session import ProblemSession
-from rag_kernels.eval.sessions.session_pool import Between, Rest, Sizes
+from rag_kernels.eval.sessions.session_pool import NARROWER, OF_THESE, Between, Rest, Sizes, Within
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.functional.functionalize import functionalize, functionalize_each, functionalize_to_fit
 from rag_kernels.ingest.functional.sizes import at_other_sizes
@@ -262,6 +262,30 @@ def test_sizes_that_are_looked_for_together_are_traced_by_one_child_a_round(
     tiny, *rests = together[2], *at_other_sizes(full, [Rest(1), Rest(7)], workers, small=together[2])
     lengths = [one.tensors[1].spec.shape[0] for one in (tiny, *rests) if one is not None]
     assert lengths == [lengths[0], lengths[0] + 1, lengths[0] + 7]
+
+
+def test_sizes_of_the_inputs_alone_leave_what_the_module_was_made_with(workers: Workers) -> None:
+    full = functionalize(
+        problem(
+            "return self.linear(x)",
+            "torch.randn(B, 24, 64)",
+            given="x",
+            init="self.linear = nn.Linear(width, 48)",
+            args="width",
+            values="64",
+            constants="B = 20",
+        ),
+        workers=workers,
+    )
+    wanted: list[Sizes] = [Within(reach, sizes) for reach in NARROWER for sizes in OF_THESE]
+    found = [one for one in at_other_sizes(full, wanted, workers) if one is not None]
+    rows, weights = {one.tensors[0].spec.shape[:2] for one in found}, {one.tensors[1].spec.shape for one in found}
+    assert weights == {(48, 64)}
+    assert {(21, 25), (30, 36), (41, 49), (20, 192), (160, 24)} <= rows, rows  # of the inputs
+    assert {(21, 24), (30, 24), (41, 24)} <= rows, rows  # of the batch alone
+    alone = functionalize(problem("return x * 2", "torch.randn(20, 24)", given="x"), workers=workers)
+    inputs = [Within("inputs", sizes) for sizes in OF_THESE]
+    assert at_other_sizes(alone, inputs, workers) == [None] * 5  # no others than those of all
 
 
 def test_one_that_ends_the_child_leaves_the_others_their_forms(workers: Workers) -> None:

@@ -5,12 +5,13 @@ Comes in: what `session_pool.Sessions` found out. Goes out: one record for the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.machine.device import bytes_us
 from rag_kernels.eval.records import FunctionalProblem, Measurement
+from rag_kernels.eval.scaled_problem import Reach
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 
@@ -60,7 +61,8 @@ class ProblemKnowledge:
     values are cheap (it may be `session` itself), `odd` where no tile divides it, `large` beyond its own; None
     where there is no such size. `larger` are sizes between `small` and its own, for kernels that refuse those; in
     `grown` one size at a time is several times its own. Thousands of calls at the first of the `least` sizes take a
-    second; the others are these with each rest that a vector leaves. `between` are odd multiples of parts of its own.
+    second; the others are these with each rest that a vector leaves. `between` are odd multiples of parts of its own;
+    `within` other sizes of the inputs, or of the batch, alone, for kernels that refuse others of the module.
     """
 
     session: ProblemSession
@@ -73,6 +75,7 @@ class ProblemKnowledge:
     grown: FoundSizes | None = None
     least: FoundSizes | None = None
     between: FoundSizes | None = None
+    within: Mapping[Reach, FoundSizes] = field(default_factory=dict)
     leader: Leader = field(default_factory=Leader)
 
     @property
@@ -99,7 +102,7 @@ class ProblemKnowledge:
         opened = (self.small, self.odd, self.large, self.session)
         for session in {id(s): s for s in opened if s is not None}.values():
             session.close()
-        for sizes in (self.larger, self.grown, self.least, self.between):
+        for sizes in (self.larger, self.grown, self.least, self.between, *self.within.values()):
             if sizes is not None:
                 sizes.close()
 

@@ -63,12 +63,21 @@ class Between(NamedTuple):
     parts: int
 
 
+class Within(NamedTuple):
+    """Sizes of the inputs, or of the batch, alone: for kernels that refuse what the module was not made with."""
+
+    reach: Reach
+    sizes: Literal["odd", "large"] | Between | Grown
+
+
 MOST_GROWN = 4
 VECTOR = 16  # elements
 AT_ONCE = 5  # sizes: a candidate that is wrong at one of them needs no further ones
 PARTS = (Between(5, 4), Between(7, 4), Between(9, 8), Between(5, 2), Between(3, 4))  # of which one is drawn
 RUNGS = (*(Rung(reach, least) for reach in reversed(REACHES) for least in (64, 128, 256)), Rung("batch", 2))
-Sizes = Literal["small", "odd", "large", "tiny"] | Rung | Grown | Rest | Between
+NARROWER: tuple[Reach, ...] = ("inputs", "batch")
+OF_THESE = ("odd", Between(3, 2), "large", Grown(0), Grown(1))
+Sizes = Literal["small", "odd", "large", "tiny"] | Rung | Grown | Rest | Between | Within
 
 
 class AtOtherSizes(Protocol):
@@ -248,15 +257,18 @@ class Sessions:
         larger = FoundSizes(found, lambda fp: self._compared(self.new(fp)))
         grown = self._lazily(session.fp, tuple(map(Grown, range(MOST_GROWN)))) if thorough else iter(())
         many = FoundSizes(grown, self._gross)
+        within = {reach: self._within(session.fp, reach) for reach in NARROWER if thorough}
         if not thorough or session.on_gpu:
-            return ProblemKnowledge(session, ReferenceTimes(session), admission, small, odd, large, larger, many)
+            return ProblemKnowledge(
+                session, ReferenceTimes(session), admission, small, odd, large, larger, many, within=within
+            )
         rests = [Rest(by) for by in session.rng.sample(range(1, VECTOR), VECTOR - 1)]
         least = FoundSizes(
             chain(self._lazily(session.fp, ["tiny"]), self._lazily(session.fp, rests)), self._small_or_gross
         )
         parts = FoundSizes(self._lazily(session.fp, (Between(3, 2), session.rng.choice(PARTS))), self._gross)
         return ProblemKnowledge(
-            session, ReferenceTimes(session), admission, small, odd, large, larger, many, least, parts
+            session, ReferenceTimes(session), admission, small, odd, large, larger, many, least, parts, within
         )
 
     @property
@@ -266,6 +278,10 @@ class Sessions:
         odd: list[Sizes] = [] if without >= {"odd shapes", "sanitizers"} else ["odd"]
         large: list[Sizes] = [] if "odd shapes" in without else ["large"]
         return odd + large
+
+    def _within(self, fp: FunctionalProblem, reach: Reach) -> FoundSizes:
+        """Find the problem at other sizes of its inputs, when a kernel needs them."""
+        return FoundSizes(self._lazily(fp, [Within(reach, sizes) for sizes in OF_THESE]), self._gross)
 
     def _gross(self, fp: FunctionalProblem) -> ProblemSession:
         """Open a session in which a fault has to exceed what any order of operations does: sums are longer there."""

@@ -34,6 +34,7 @@ from rag_kernels.eval.records import (
     SPECIALISED,
     Candidate,
     Contract,
+    Crashed,
     FunctionalProblem,
     Measurement,
     Passed,
@@ -56,6 +57,7 @@ SANITIZED_BYTES = 32 << 20  # of arguments: sanitizers are ten times as slow, or
 # Where a kernel takes no smaller sizes, its own are tried up to these, on arguments that repeat their first bytes.
 MOST_SANITIZED_BYTES, MOST_SANITIZED_S = 1 << 30, 0.1
 
+NARROWED = "other sizes of its inputs"
 LEAST = "least sizes"  # a few hundred elements, with each rest that a vector leaves, as far as there is time
 MOST_RESTS_S = 10.0
 ALLOCATED_BYTES = 64  # what PyTorch's memory on a CPU begins at multiples of
@@ -99,6 +101,7 @@ class Trial:
         self.call_s = 0.0  # of one at the problem's own sizes
         self.extra_bytes: int | None = None  # of a call, at most, beside arguments and outputs
         self.served: list[FunctionalProblem] = []  # at the other sizes at which it was right
+        self.refused = ""  # where it raised at other sizes, and what it said
         self.stage_s: dict[str, float] = {}
 
     def run(self, baseline: Baseline | None) -> Verdict:
@@ -141,17 +144,7 @@ class Trial:
             self._stage("repeat", lambda: checks.teams(self._least_place(subject, place)))
         if self.thorough:
             self._stage("repeat", self._in_another_worker)
-        alive, odd = True, self.known.odd
-        if self.thorough and odd is not None and "odd shapes" not in self.without:
-            alive = self._stage("odd", lambda: self._at_other_sizes(subject, odd, "odd sizes"))
-        large = self.known.large
-        if alive and self.thorough and large is not None and not {"odd shapes"} & self.without:
-            alive = self._stage("odd", lambda: self._at_other_sizes(subject, large, "larger sizes"))
-        if alive and self.thorough and not {"odd shapes"} & self.without:
-            alive = self._stage("odd", lambda: self._between(subject))
-        if alive and self.thorough and self.known.grown is not None and not {"odd shapes"} & self.without:
-            alive = self._stage("odd", lambda: self._grown(subject))
-        if alive:
+        if not self._other_sizes_wanted or self._stage("odd", lambda: self._sizes_served(subject)):
             checks.done_means_done()
             checks.nothing_came_later()
         return self._passed(timed, baseline, seen)
@@ -167,6 +160,15 @@ class Trial:
             return work()
         finally:
             self.stage_s[name] = self.stage_s.get(name, 0.0) + perf_counter() - start
+
+    @property
+    def _other_sizes_wanted(self) -> bool:
+        return self.thorough and "odd shapes" not in self.without
+
+    @property
+    def _takes_small_ones(self) -> bool:
+        """Whether nothing is known yet against other sizes."""
+        return SPECIALISED not in self.found.labels and not self.refused
 
     def _contract(self) -> Contract:
         """Return what it serves: the sizes at which it was right, unless it failed at others."""
@@ -185,7 +187,7 @@ class Trial:
             return self._special_at_own_sizes(subject, checks, "the problem is large and could not be scaled down")
         if small is not self.session and not self._at_other_sizes(subject, small, "smaller sizes"):
             return False
-        if SPECIALISED in self.found.labels:
+        if not self._takes_small_ones:
             return self._special_where_it_can(subject, checks)
         tight = subject.places[-1] if small is not self.session else self._tight(subject, small)
         checks.probe(tight)
@@ -288,7 +290,7 @@ class Trial:
 
     def _least_place(self, subject: LoadedCandidate, place: BoundBuffers) -> BoundBuffers:
         """Return where it is bound to the problem at small sizes, or else at its own."""
-        small = None if SPECIALISED in self.found.labels else self.known.small
+        small = self.known.small if self._takes_small_ones else None
         return next((p for p in subject.places if p.session is small), place)
 
     def _in_another_worker(self) -> None:
@@ -299,7 +301,7 @@ class Trial:
             with self._open() as other:
                 if spoiled and not self._survives_infinities(other):
                     continue
-                if SPECIALISED not in self.found.labels and not self._least(other):
+                if self._takes_small_ones and not self._least(other):
                     return
                 self._many(other)
                 first, second = (other.bind(self.session, step=ALLOCATED_BYTES) for _ in range(2))
@@ -326,7 +328,7 @@ class Trial:
         for session in self.known.least or ():
             if not self._at_other_sizes(subject, session, LEAST):
                 return False
-            if SPECIALISED in self.found.labels:
+            if not self._takes_small_ones:
                 return True
             right += 1
             self.tiny = self.tiny or session
@@ -339,7 +341,7 @@ class Trial:
         """Call it many times at the smallest sizes at which it was right; where that is its own, as often as there is
         time.
         """
-        small = None if SPECIALISED in self.found.labels else self.known.small
+        small = self.known.small if self._takes_small_ones else None
         session = self.tiny or self.least or small or self.session
         place = next((p for p in subject.places if p.session is session), None) or subject.bind(session)
         Checks(subject, place, self.found, self.without).many_calls(place)
@@ -351,28 +353,73 @@ class Trial:
         """Try other sizes, and label what goes wrong there, since the contract names one size; False if the worker is
         lost.
 
-        A rejection stays one: a kernel that writes late at other sizes is no less dishonest.
+        A rejection stays one: a kernel that writes late at other sizes is no less dishonest. That it raises is kept in
+        `refused` where narrower sizes are tried later.
         """
         try:
             place = self._tight(subject, session)
             checks = Checks(subject, place, self.found, self.without)
             checks.own_draws()
-            if sizes in ("larger sizes", "grown sizes"):
+            if sizes in ("larger sizes", "grown sizes", NARROWED):
                 checks.beyond()
         except Stopped as stopped:
             if isinstance(stopped.verdict, Rejected):
                 raise
-            self.found.label(SPECIALISED)
-            reason = getattr(stopped.verdict, "reason", "")
-            self.found.notes.append(f"at {sizes} ({session.fp.notice or 'scaled'}): {reason}"[:300])
+            reason = f"at {sizes} ({session.fp.notice or 'scaled'}): {getattr(stopped.verdict, 'reason', '')}"[:300]
+            raised = isinstance(stopped.verdict, Crashed) and stopped.verdict.raised
+            if raised and stopped.alive and self._other_sizes_wanted:
+                self.refused = reason
+            else:
+                self._specialised(reason)
             return stopped.alive
         self.found.checks += [sizes] * (sizes not in ("grown sizes", LEAST))
         self.served.append(session.fp)
         return True
 
+    def _specialised(self, reason: str) -> None:
+        self.found.label(SPECIALISED)
+        self.found.notes.append(reason)
+
+    def _sizes_served(self, subject: LoadedCandidate) -> bool:
+        """Try odd, larger, other and grown sizes; where it refuses some, narrower ones. False if the worker is lost."""
+        for sizes, session in (("odd sizes", self.known.odd), ("larger sizes", self.known.large)):
+            if session is not None and not self.refused and not self._at_other_sizes(subject, session, sizes):
+                return False
+        tried = (self._between, self._grown)
+        return all(self.refused or one(subject) for one in tried) and (not self.refused or self._narrower(subject))
+
+    def _narrower(self, subject: LoadedCandidate) -> bool:
+        """Try other sizes of the inputs alone, or else of the batch, where it refuses other ones of the module; False
+        if the worker is lost.
+
+        What it serves is what it takes of these alone.
+        """
+        why = self.refused
+        for sessions in self.known.within.values():
+            if SPECIALISED in self.found.labels:
+                break
+            self.refused, self.served = "", []
+            for session in sessions:
+                if not self._at_other_sizes(subject, session, NARROWED):
+                    return False
+                if not self._takes_small_ones:
+                    break
+            if self._takes_small_ones and self.served:
+                self.found.notes.append(f"serves other sizes of its inputs, and refuses others: {why}"[:300])
+                self.refused = why
+                return True
+        if SPECIALISED not in self.found.labels:
+            self._specialised(why)
+        return True
+
     def _between(self, subject: LoadedCandidate) -> bool:
         """Try it where sizes are other multiples of tiles than the problem's; False if the worker is lost."""
-        return all(self._at_other_sizes(subject, session, "sizes between") for session in self.known.between or ())
+        for session in self.known.between or ():
+            if not self._at_other_sizes(subject, session, "sizes between"):
+                return False
+            if self.refused:
+                break
+        return True
 
     def _grown(self, subject: LoadedCandidate) -> bool:
         """Try it with one size at a time grown beyond all that were tried; return False if the worker is lost."""
@@ -380,6 +427,8 @@ class Trial:
         for session in self.known.grown or ():
             if not self._at_other_sizes(subject, session, "grown sizes"):
                 return False
+            if self.refused:
+                break
             right += [session.fp.notice] * (session.fp in self.served)
         if right:
             self.found.checks.append(f"grown sizes: {'; '.join(right)}")
@@ -394,7 +443,7 @@ class Trial:
             return
         native = self.candidate.tier != "module" or builds_its_own(self.candidate)
         sessions = [s for s in (self.known.small, self.known.odd) if s is not None]
-        if SPECIALISED in self.found.labels:
+        if not self._takes_small_ones:
             sessions = [self.least] if self.least is not None else []
         if self.session not in sessions and (self.session.content_bytes <= SANITIZED_BYTES or not sessions):
             sessions = [self.session, *sessions]  # what it does at the timed sizes alone shows nowhere else

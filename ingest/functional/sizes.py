@@ -18,6 +18,7 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
 from rag_kernels.eval.scaled_problem import (
     REACHES,
+    Reach,
     difference,
     grown,
     halved,
@@ -26,7 +27,7 @@ from rag_kernels.eval.scaled_problem import (
     parts_of_sizes,
     scaled,
 )
-from rag_kernels.eval.sessions.session_pool import Between, Grown, Rest, Rung, Sizes
+from rag_kernels.eval.sessions.session_pool import Between, Grown, Rest, Rung, Sizes, Within
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.functional.functionalize import (
     footprint,
@@ -72,6 +73,8 @@ def _search(fp: FunctionalProblem, small: FunctionalProblem, sizes: Sizes) -> Se
             return _resized(fp, small.problem, partial(odd_sizes, by=by))
         case Grown():
             return _grown(fp, sizes)
+        case Within():
+            return _within(fp, sizes)
         case Between():
             return _between(fp, small, sizes)
         case Rung():
@@ -167,12 +170,51 @@ def _large(fp: FunctionalProblem) -> Search:
     return _resized(fp, fp.problem, larger_sizes, most_bytes=2 * RUNG_BYTES)
 
 
-def _grown(fp: FunctionalProblem, sizes: Grown) -> Search:
+def _within(fp: FunctionalProblem, within: Within) -> Search:
+    """Find the problem at other sizes of its inputs alone; None where those that it has are no others than the
+    module's.
+    """
+    problem, reach = unfolded(fp.problem), within.reach
+    if odd_sizes(problem, reach=reach) == odd_sizes(problem, reach=_wider(reach)):
+        return None
+    if isinstance(within.sizes, Grown):
+        return (yield from _grown(fp, within.sizes, reach))
+    roomy = 4 * footprint(fp) <= RUNG_BYTES and 8 * fp.features.flops <= LARGE_FLOPS
+    if within.sizes == "odd" or not roomy:
+        problem = scaled(problem, SMALL_BYTES / footprint(fp), reach=reach) or problem
+    match within.sizes:
+        case Between(times, parts):
+            changed = parts_of_sizes(problem, reach=reach, times=times, parts=parts)
+        case "odd":
+            changed = odd_sizes(problem, reach=reach)
+        case "large":
+            changed = larger_sizes(problem, reach=reach) if roomy else None
+        case _ as never:
+            assert_never(never)
+    if changed is None:
+        return None
+    found = yield changed
+    fits = found is not None and footprint(found) <= max(2 * RUNG_BYTES, footprint(fp))
+    return _if_alike(fp, found, difference(fp.problem, changed)) if fits else None
+
+
+def _wider(reach: Reach) -> Reach:
+    return REACHES[REACHES.index(reach) + 1]
+
+
+def _grown(fp: FunctionalProblem, sizes: Grown, reach: Reach = "all") -> Search:
     """Find the problem with one size grown, by itself or with those equal to it; others make room."""
     for together in (False, True):
         shrink = min(1.0, GROWN_BYTES / (GROWN_TIMES * footprint(fp)))
         for _ in range(GROWN_TRIES):
-            changed = grown(unfolded(fp.problem), sizes.number, times=GROWN_TIMES, shrink=shrink, together=together)
+            changed = grown(
+                unfolded(fp.problem),
+                sizes.number,
+                times=GROWN_TIMES,
+                shrink=shrink,
+                together=together,
+                reach=reach,
+            )
             if changed is None:
                 return None
             found = yield changed
