@@ -76,7 +76,7 @@ AT_ONCE = 5  # sizes: a candidate that is wrong at one of them needs no further 
 PARTS = (Between(5, 4), Between(7, 4), Between(9, 8), Between(5, 2), Between(3, 4))  # of which one is drawn
 RUNGS = (*(Rung(reach, least) for reach in reversed(REACHES) for least in (64, 128, 256)), Rung("batch", 2))
 NARROWER: tuple[Reach, ...] = ("inputs", "batch")
-OF_THESE = ("odd", Between(3, 2), "large", Grown(0), Grown(1))
+OF_THESE: tuple[Literal["odd", "large"] | Between | Grown, ...] = ("odd", Between(3, 2), "large", Grown(0), Grown(1))
 Sizes = Literal["small", "odd", "large", "tiny"] | Rung | Grown | Rest | Between | Within
 
 
