@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 FORMAT = "rag-kernels bundle 1"
 WITH_CLAIMS = "rag-kernels bundle 2"  # the same and the table of claims; what needs none is written as before
 WITH_TECHNIQUES = "rag-kernels bundle 3"  # claims, if there are any, and techniques with their evidence
+WITH_SIZES = "rag-kernels bundle 4"  # the same, and the sizes that techniques are for
+FORMATS = (FORMAT, WITH_CLAIMS, WITH_TECHNIQUES, WITH_SIZES)
 LATER_TABLES = ("claims", "techniques", "technique_evidence")  # a bundle that has no rows of them lacks them
 EVALUATION_DERIVED = """, stated_trust AS trust, judged_labels(judged) AS labels,
     told_ratio(judged, 'speedup_eager') AS told_eager, told_ratio(judged, 'speedup_compile') AS told_compile,
@@ -163,7 +165,7 @@ def _write_tables(archive: Tables, folder: Path, where: KernelFilter, extra: dic
         for table in ("staying", "chosen", "told", "written", "part"):
             con.execute(f"DROP TABLE {table}")
     written = {table: count for table, count in counts.items() if count or not table.startswith("technique")}
-    format_ = WITH_TECHNIQUES if counts["techniques"] else WITH_CLAIMS if counts["claims"] else FORMAT
+    format_ = WITH_SIZES if counts["techniques"] else WITH_CLAIMS if counts["claims"] else FORMAT
     manifest = {"format": format_, "rows": written}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
     return counts
@@ -218,10 +220,10 @@ def _check(path: Path, folder: Path, checked: Path) -> None:
 
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
-        if manifest.get("format") not in (FORMAT, WITH_CLAIMS, WITH_TECHNIQUES):
+        if manifest.get("format") not in FORMATS:
             raise ArchiveError(
-                f"{path} has the format {manifest.get('format')!r}; this version reads {FORMAT!r} to "
-                f"{WITH_TECHNIQUES!r}. Upgrade rag-kernels."
+                f"{path} has the format {manifest.get('format')!r}; this version reads {FORMATS[0]!r} to "
+                f"{FORMATS[-1]!r}. Upgrade rag-kernels."
             )
         with MemoryDatabase().write() as con:
             for table in TABLES:

@@ -33,6 +33,7 @@ MIGRATIONS: tuple[str, ...] = (
     "009_techniques",
     "010_fragile",
     "011_precision",
+    "012_sizes",
 )
 SCHEMA = Path(__file__).parent / "schema"
 INDEXED = """

@@ -15,11 +15,16 @@ from rag_kernels.archive.duck import now
 from rag_kernels.archive.protocol import Tables
 from rag_kernels.eval import codec
 from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.records import LATER
 
 
 @dataclass(frozen=True, slots=True)
 class Technique:
-    """Hold a card. Empty tuples stand for any; `signs` are regular expressions for sources that use it."""
+    """Hold a card. Empty tuples stand for any; `signs` are regular expressions for sources that use it.
+
+    `row_sizes` and `tensor_sizes` are the least and the most elements of a row, and of the largest tensor, that it is
+    meant for, or the least alone; `sizes` are words for what these do not say.
+    """
 
     title: str
     advice: str
@@ -31,6 +36,8 @@ class Technique:
     sizes: str = ""
     signs: tuple[str, ...] = ()
     origin: str = "seed"  # or "lineage"
+    row_sizes: tuple[int, ...] = field(default=(), metadata=LATER)
+    tensor_sizes: tuple[int, ...] = field(default=(), metadata=LATER)
 
     @property
     def id(self) -> str:
@@ -50,6 +57,7 @@ class Evidence:
     functional_source: str = ""
     operators: tuple[str, ...] = ()
     device_name: str = ""
+    shapes: tuple[tuple[int, ...], ...] = ()  # of the problem's tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,7 @@ class KnownTechnique:
 codec.register(Technique)
 
 COLUMNS = tuple(Technique.__dataclass_fields__)
-SEQUENCES = ("bottlenecks", "backends", "operators", "dtypes", "architectures", "signs")
+LISTS = ("bottlenecks", "backends", "operators", "dtypes", "architectures", "signs", "row_sizes", "tensor_sizes")
 
 KNOWN = """
     SELECT * FROM techniques
@@ -75,7 +83,7 @@ KNOWN = """
 EVIDENCE = """
     SELECT t.technique_id, t.child, t.parent, t.device_key, t.gain, min(p.id) AS problem_id,
         min(p.name) AS problem_name, min(f.source) AS functional_source, min(f.operators) AS operators,
-        min(e.device_name) AS device_name
+        min(e.device_name) AS device_name, min(f.shapes) AS shapes
     FROM technique_evidence AS t
     JOIN evaluations AS e ON e.kernel_id = t.child AND e.device_key = t.device_key
     JOIN problems AS p ON p.id = e.problem_id
@@ -136,7 +144,7 @@ def known_techniques(archive: Tables) -> list[KnownTechnique]:
     evidence: dict[str, list[Evidence]] = {}
     for row in found:
         evidence.setdefault(row.pop("technique_id"), []).append(
-            Evidence(**{**row, "operators": tuple(row["operators"])})
+            Evidence(**{**row, "operators": tuple(row["operators"]), "shapes": tuple(map(tuple, row["shapes"]))})
         )
     seen = {row["id"]: (int(row["shown"]), int(row["won"])) for row in uses}
     return [
@@ -183,8 +191,8 @@ def pairs(archive: Tables) -> list[Pair]:
 def technique_of(row: rows.Row) -> Technique:
     """Return the card of a row, whose id can be worked out again."""
     values = {name: row[name] for name in COLUMNS}
-    return Technique(**{**values, **{name: tuple(values[name]) for name in SEQUENCES}})
+    return Technique(**{**values, **{name: tuple(values[name] or ()) for name in LISTS}})
 
 
 def _columns(card: Technique) -> rows.Row:
-    return {name: list(value) if name in SEQUENCES else value for name, value in asdict(card).items()}
+    return {name: list(value) if name in LISTS else value for name, value in asdict(card).items()}

@@ -19,6 +19,7 @@ from rag_kernels.archive.techniques import Evidence, KnownTechnique, Technique, 
 from rag_kernels.eval.records import Candidate, FunctionalProblem
 from rag_kernels.feedback.bottleneck import Bottleneck
 from rag_kernels.options import Options
+from rag_kernels.retrieval.card_sizes import Extent
 from rag_kernels.retrieval.cards import UNPROVEN, cards_for, told_evidence, weight
 from rag_kernels.retrieval.distil import distil, seeds, uses
 from rag_kernels.run.technique_cards import TechniqueCards
@@ -183,6 +184,38 @@ def test_cards_fit_the_device_the_operators_and_the_bottleneck() -> None:
     assert set(found(*everything, backend="cuda")) <= {"right", "gpu", "hopper", "anywhere"}
     assert "hopper" not in found(replace(hopper, architectures=("sm_100",)), right, backend="cuda")
     assert found(*(replace(right, title=f"{n}") for n in range(9))) == ["0", "1", "2"]
+
+
+def test_sizes_where_a_card_held_and_where_not_are_told_and_weigh() -> None:
+    lineage = Lineage()
+    for rows, us in ((8192, 50.0), (32768, 70.0), (192, 180.0), (256, 150.0)):
+        lineage.step(problem("tanh", shape=((1 << 22) // rows, rows)), us)
+    known = lineage.known()
+    assert "at rows of 8 K to 32 K, " in told_evidence(known) and "at rows of 192 to 256, " in told_evidence(known)
+    long, near, short = (weight(known, Extent(row, 1 << 22)) for row in (16384, 4096, 128))
+    assert long > near > weight(known) > short and short < UNPROVEN < long
+
+
+def test_a_card_for_other_sizes_is_shown_where_it_held_all_the_same() -> None:
+    card = Technique("long rows", "", row_sizes=(8192, 65536), tensor_sizes=(1 << 20,))
+
+    def shown(rows: int, *proofs: Evidence) -> list[str]:
+        cards = cards_for([KnownTechnique(card, proofs)], problem("tanh", shape=(1 << 12, rows)), device(), MEMORY)
+        return [one.sizes for one in cards]
+
+    told = ["rows of 8 K to 64 K elements; tensors of 1 M elements or more"]
+    assert shown(16384) == told and shown(192) == [] == shown(1 << 17)
+    assert shown(192, Evidence("k_1", "k_0", "d", 2.0, shapes=((1 << 12, 192),))) == told
+    assert cards_for([KnownTechnique(card)], problem("tanh", shape=(8192,)), device(), MEMORY) == []
+
+
+def test_cards_of_an_archive_without_sizes_keep_their_ids() -> None:
+    archive = MemoryArchive()
+    add_techniques(archive, [Technique("Do it", "one")])
+    with archive.database.write() as con:
+        con.execute("UPDATE techniques SET row_sizes = NULL, tensor_sizes = NULL")
+    [known] = known_techniques(archive)
+    assert known.technique == Technique("Do it", "one") and verify(archive) == []
 
 
 def test_what_is_left_out_proves_nothing_to_an_ablation() -> None:

@@ -348,6 +348,7 @@ class ProofRow(TypedDict):
     gain: float
     problem: str
     device: str
+    shapes: list[list[int]]
 
 
 class CardRow(TypedDict):
@@ -364,6 +365,8 @@ class CardRow(TypedDict):
     sizes: str
     signs: list[str]
     origin: str
+    row_sizes: list[int]
+    tensor_sizes: list[int]
     shown: int
     won: int
     weight: float

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rag_kernels.archive.techniques import KnownTechnique
+from rag_kernels.retrieval.card_sizes import told_extents, told_sizes
 from rag_kernels.retrieval.cards import told_evidence, weight
 
 
@@ -17,7 +18,14 @@ def card_row(known: KnownTechnique) -> dict[str, Any]:
     """Return a card with its evidence as one JSON object."""
     card = known.technique
     proofs = [
-        {"child": p.child, "parent": p.parent, "gain": p.gain, "problem": p.problem_name, "device": p.device_name}
+        {
+            "child": p.child,
+            "parent": p.parent,
+            "gain": p.gain,
+            "problem": p.problem_name,
+            "device": p.device_name,
+            "shapes": p.shapes,
+        }
         for p in known.evidence
     ]
     used = {"shown": known.shown, "won": known.won, "weight": round(weight(known), 3)}
@@ -41,12 +49,15 @@ def card_text(known: KnownTechnique) -> str:
         "operators": card.operators,
         "dtypes": card.dtypes,
         "architectures": card.architectures,
-        "sizes": (card.sizes,),
+        "sizes": (told_sizes(card),),
         "recognised by": card.signs,
         "origin": (card.origin,),
     }
     lines = [f"{card.id}  {card.title}", "", card.advice, ""]
     lines += [f"{name:14} {', '.join(values)}" for name, values in facts.items() if any(values)]
     lines += [f"{'weight':14} {weight(known):.2f}: {told_evidence(known)}", ""]
-    lines += [f"{p.gain:6.2f}x  {p.child} from {p.parent}, {p.problem_name} on {p.device_name}" for p in known.evidence]
+    lines += [
+        f"{p.gain:6.2f}x  {p.child} from {p.parent}, {p.problem_name} ({told_extents([p])}) on {p.device_name}"
+        for p in known.evidence
+    ]
     return "\n".join(lines).rstrip()

@@ -10,29 +10,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rag_kernels.archive.techniques import KnownTechnique
+from rag_kernels.archive.techniques import Evidence, KnownTechnique
 from rag_kernels.eval.machine.device import target_of
 from rag_kernels.eval.records import Device, FunctionalProblem
 from rag_kernels.feedback.bottleneck import Bottleneck
 from rag_kernels.ingest.description.describe import description
 from rag_kernels.records import Card
+from rag_kernels.retrieval.card_sizes import Extent, extent_of, nearness, told_extents, told_sizes, within
 
 MOST = 3  # cards in a prompt
 LEAST = 0.2  # of a card that fits in every way and has held wherever it was tried
 UNPROVEN = 0.5  # the weight of a card without evidence in this archive
+OUTSIDE = 0.35  # at sizes that a card is not meant for: it is not shown, unless it held at such sizes
 PRIOR = 4  # uses that a card is believed to have had, half of them won
 
 
-def weight(known: KnownTechnique) -> float:
-    """Return from 0 to about 1.5: how often it held in lineage, by how much, times how attempts fared that saw it."""
-    gains = [proof.gain for proof in known.evidence]
-    proved = UNPROVEN
-    if gains:
-        held = (sum(gain > 1 for gain in gains) + 0.5) / (len(gains) + 1)
-        typical = math.exp(sum(math.log(gain) for gain in gains) / len(gains))
-        proved = held * min(1.5, max(0.5, typical))
+def weight(known: KnownTechnique, extent: Extent | None = None) -> float:
+    """Return from 0 to about 1.5: how often it held in lineage, by how much, times how attempts fared that saw it.
+
+    For a problem of some extent what held or did not at near sizes counts more; without proofs it is `UNPROVEN`.
+    """
+    proofs = [(nearness(proof, extent), proof.gain) for proof in known.evidence]
+    count = sum(near for near, _ in proofs)
+    held = (sum(near for near, gain in proofs if gain > 1) + UNPROVEN) / (count + 1)
+    typical = math.exp(sum(near * math.log(gain) for near, gain in proofs) / max(count, 1.0))
     used = 2 * (known.won + PRIOR / 2) / (known.shown + PRIOR)
-    return proved * min(1.25, used)
+    return held * min(1.5, max(0.5, typical)) * min(1.25, used)
 
 
 def cards_for(
@@ -45,10 +48,13 @@ def cards_for(
 ) -> list[Card]:
     """Return the cards for a problem, best first."""
     families = set(description(fp).split())
+    extent = extent_of(tensor.spec.shape for tensor in fp.tensors)
     found = []
     for one in known:
         fit, why = _fit(one, families, fp.features.dtypes, device, bottleneck.kind)
-        score = fit * weight(one)
+        if not within(one.technique, extent):
+            fit *= OUTSIDE
+        score = fit * weight(one, extent)
         if score >= LEAST:
             found.append((score, _card(one, score, why)))
     found.sort(key=lambda pair: (-pair[0], pair[1].title))
@@ -86,11 +92,11 @@ def _fit(
 
 def _card(known: KnownTechnique, score: float, why: str) -> Card:
     card = known.technique
-    return Card(card.id, card.title, card.advice, card.sizes, told_evidence(known), round(score, 3), why)
+    return Card(card.id, card.title, card.advice, told_sizes(card), told_evidence(known), round(score, 3), why)
 
 
 def told_evidence(known: KnownTechnique) -> str:
-    """Return what is known of a card, in a sentence: where it held, where not, and by whom it was tried."""
+    """Return what is known of a card, in a sentence: where and at which sizes it held, where not, who tried it."""
     if not known.evidence:
         told = "not measured here"
     else:
@@ -102,12 +108,17 @@ def told_evidence(known: KnownTechnique) -> str:
             by = f"{best.problem_name} by {best.child} on {best.device_name}"
             parts.append(
                 f"made {len(held)} of {len(known.evidence)} kernels faster than their parents, "
-                f"{held[-1].gain:.2f} to {best.gain:.2f} times ({by})"
+                f"{held[-1].gain:.2f} to {best.gain:.2f} times ({by}){_at(held)}"
             )
         if lost:
             worst = lost[-1]
-            parts.append(f"did not pay on {worst.problem_name} ({worst.gain:.2f} times, {worst.child})")
+            parts.append(f"did not pay on {worst.problem_name} ({worst.gain:.2f} times, {worst.child}){_at(lost)}")
         told = "; ".join(parts)
     if known.shown:
         told += f"; of {known.shown} attempts that were shown it {known.won} beat PyTorch"
     return told
+
+
+def _at(proofs: Sequence[Evidence]) -> str:
+    sizes = told_extents(proofs)
+    return f", at {sizes}" if sizes else ""
