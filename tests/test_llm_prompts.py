@@ -144,10 +144,13 @@ def test_a_ceiling_is_named_with_its_dtype() -> None:
     slow = replace(factories.passed().measurement, candidate_us=1000.0)
     text = recommendation(replace(factories.passed(), measurement=slow), half, on)
     assert "1e+03 of the 990000 GFLOP/s that products in fp16 reached here" in text and "tensor cores" in text
-    told = prompt_values.problem_values(replace(_brief(factories.problem()), device=on))
+    product = replace(factories.problem(), features=replace(factories.problem().features, flops=10**9))
+    told = prompt_values.problem_values(replace(_brief(product), device=on))
     assert "9.9e+05 in fp16" in told["rates"] and told["rate"].endswith("in fp32")
-    asked = prompt_values.problem_values(replace(_brief(factories.problem()), device=on), precision="tf32")
+    asked = prompt_values.problem_values(replace(_brief(product), device=on), precision="tf32")
     assert asked["rate"] == "4e+05 GFLOP/s in tf32"
+    without = render("ideas", **prompt_values.problem_values(_brief(factories.problem())), **NO_IDEAS)
+    assert "there are no products, and about 0.131 million operations on elements" in without
 
 
 def test_nothing_is_called_near_the_floor_that_is_slower_than_pytorch() -> None:

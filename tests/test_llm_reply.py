@@ -21,6 +21,7 @@ COMPOSED = "KERNELS = r'''\n" + KERNEL + "'''\n\ndef forward(x):\n    return x\n
         ("1. one\n2. two\n3. three", ["one", "two"]),
         ("Sure:\n\n1) **Fuse**: do it\n   in one pass.\n\n2) Tile.\n", ["Fuse: do it in one pass.", "Tile."]),
         ("**1. Fuse.** now\n\n**2. Tile.** then", ["Fuse. now", "Tile. then"]),
+        ("1. Load by __ldg, as `__restrict__` allows", ["Load by __ldg, as `__restrict__` allows"]),
         ("<think>1. bad\n2. worse</think>\n1. good", ["good"]),
         ("Just fuse the loops.", ["Just fuse the loops."]),
         ("", []),
@@ -109,6 +110,8 @@ def test_parents_are_crossed_once_and_only_when_their_ideas_differ() -> None:
     edges = tuple(factories.edge("k_child", p.candidate.id, "crossover") for p in (a, b))
     child = factories.attempt(number=3, variant=3, verdict=factories.rejected(), parents=edges)
     assert not any(isinstance(t, Rework) and t.kind == "recombine" for t in plan([a, b, child], 4))
+    repaired = factories.attempt(number=2, variant=2, idea="b", parents=(a.candidate.id,))
+    assert not any(isinstance(t, Rework) and t.kind == "recombine" for t in plan([a, repaired], 6))
 
 
 def test_a_regression_gets_a_second_look_once_with_what_it_came_from() -> None:

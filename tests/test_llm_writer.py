@@ -167,6 +167,11 @@ def test_later_rounds_repair_improve_and_recombine_with_feedback() -> None:
     improve = next(user_prompt(p) for p in llm.prompts if "Make this kernel faster" in p)
     assert "eager 200 us, torch.compile 160 us" in improve and "Memory bandwidth is the ceiling" in improve
     assert "#1 100 us, 2.00x eager, 1.60x torch.compile" in improve and "#3 build failed" in improve
+    ideas = next(user_prompt(p) for p in llm.prompts if "Propose one idea" in p)
+    assert "others improve attempt 1; repair attempt 3; recombine attempts 1 and 2." in ideas
+    new = next(user_prompt(p) for p in llm.prompts if "Implement this idea" in p)
+    assert "# The fastest so far: attempt 1" in new and attempts[0].candidate.source.strip() in new
+    assert attempts[1].candidate.source.strip() not in new and "The fastest so far" not in improve
 
 
 def test_a_repaired_failure_is_not_repaired_again_and_a_confirmation_keeps_lineage() -> None:

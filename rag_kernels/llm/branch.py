@@ -69,6 +69,7 @@ def prompt(brief: Brief, branch: Branch, hardware: Sequence[str], precision: str
     values["exemplars"] = prompt_values.exemplar_values(branch.shown)
     task = branch.task
     if isinstance(task, NewIdea):
+        values["fastest"] = prompt_values.fastest_values(brief, precision)
         return render("implement", **values, idea=task.text, share={"number": task.number, "of": task.of})
     parents = [prompt_values.parent_values(p, brief, precision) for p in task.parents]
     return render("improve", **values, task=task.kind, parents=parents)
@@ -109,6 +110,14 @@ def _idea(task: NewIdea | Rework, text: str) -> str:
     if isinstance(task, NewIdea):
         return task.text or llm_reply.stated_idea(text)
     return llm_reply.stated_idea(text) or task.parents[0].idea
+
+
+def told(task: Rework) -> str:
+    """Return what a rework does, for those who are asked at the same time: "improve attempt 2"."""
+    return (
+        f"{task.kind.replace('revisit', 'look again at')} attempt{'s' if len(task.parents) > 1 else ''} "
+        + " and ".join(str(parent.number) for parent in task.parents)
+    )
 
 
 def _parents(task: NewIdea | Rework) -> tuple[tuple[str, Relation], ...]:

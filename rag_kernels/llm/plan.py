@@ -86,13 +86,21 @@ def repairs(attempts: Sequence[Attempt], children: Counter[str]) -> list[Rework]
 
 
 def crossings(attempts: Sequence[Attempt], best: Sequence[Attempt]) -> list[Rework]:
-    """Return pairs of good attempts that have other ideas and were not crossed before."""
+    """Return pairs of good attempts that have other ideas, were not crossed before, and of which none came from the
+    other: there is little in a kernel and its repair to combine.
+    """
     crossed = [{e.source for e in a.parents} for a in attempts]
     return [
         Rework("recombine", (a, b))
         for a, b in combinations(best, 2)
-        if a.idea != b.idea and not any({a.candidate.id, b.candidate.id} <= c for c in crossed)
+        if a.idea != b.idea
+        and not any({a.candidate.id, b.candidate.id} <= c for c in crossed)
+        and not (_came_from(a, b) or _came_from(b, a))
     ]
+
+
+def _came_from(child: Attempt, parent: Attempt) -> bool:
+    return any(edge.source == parent.candidate.id and edge.relation != "retrieved" for edge in child.parents)
 
 
 def regressions(attempts: Sequence[Attempt], children: Counter[str]) -> list[Rework]:

@@ -135,7 +135,7 @@ def problem_values(brief: Brief, hardware: Sequence[str] = (), precision: str = 
         "mflops": f"{(features.flops + features.pointwise_flops) / 1e6:.3g}",
         "bytes_us": f"{of_bytes:.3g}",
         "floor_us": f"{floor:.3g}",
-        "rate": f"{rate:.3g} GFLOP/s in {rate_name}",
+        "rate": f"{rate:.3g} GFLOP/s in {rate_name}" if features.flops else "",
         "bound": bound(features, device, precision),
         "floor_is_beaten": _fastest_baseline_us(brief) < floor,
         "hardware": "; ".join(hardware),
@@ -143,6 +143,8 @@ def problem_values(brief: Brief, hardware: Sequence[str] = (), precision: str = 
         "hint": " ".join(filter(None, [brief.hint.strip(), told_sizes(brief.also)])),
         "cards": brief.cards,
         "history": explain.history(brief.attempts),
+        "elsewhere": [],
+        "fastest": None,
         "lessons": brief.learnt.lessons,
         "repeats": brief.learnt.repeats,
     }
@@ -223,6 +225,13 @@ def parent_values(attempt: Attempt, brief: Brief, precision: str = "strict") -> 
             attempt.judged.verdict, device=brief.device, features=brief.problem.features, precision=precision
         ),
     }
+
+
+def fastest_values(brief: Brief, precision: str = "strict") -> Row | None:
+    """Return the values of the fastest attempt of the run so far; None before one is right."""
+    right = [a for a in explain.latest(brief.attempts) if explain.speed(a) is not None]
+    best = max(right, key=lambda a: explain.speed(a) or 0.0, default=None)
+    return parent_values(best, brief, precision) if best else None
 
 
 def _claimed(claim: Claim) -> str:

@@ -71,5 +71,5 @@ def _suffix(language: str, backend: Backend) -> str:
 
 
 def _flat(text: str) -> str:
-    """Return a text on one line without Markdown emphasis."""
-    return " ".join(text.replace("**", "").replace("__", "").split()).strip()
+    """Return a text on one line without Markdown's bold by stars; underscores belong to names such as `__ldg`."""
+    return " ".join(text.replace("**", "").split()).strip()

@@ -106,7 +106,7 @@ class LLMWriter:
         errors: list[WriterError] = []
         ideas: list[NewIdea] = []
         try:
-            ideas = self._ideas_for(brief, len(tasks) - len(reworks), alone=len(tasks) == 1)
+            ideas = self._ideas_for(brief, len(tasks) - len(reworks), reworks)
         except WriterError as error:
             errors.append(error)
         there += self._start(brief, ideas, brief.asked + len(reworks), outcomes)
@@ -210,19 +210,19 @@ class LLMWriter:
         self._memory.hear(brief, reply.call_ids, llm_reply.lessons(reply.text) if purpose == "ideas" else "")
         return reply
 
-    def _ideas_for(self, brief: Brief, branches: int, *, alone: bool) -> list[NewIdea]:
+    def _ideas_for(self, brief: Brief, branches: int, reworks: Sequence[Rework]) -> list[NewIdea]:
         """Return an idea for each of so many branches. A run of one draft has its plan and its code in one reply."""
-        if branches and alone and not brief.asked:
+        if branches == 1 and not reworks and not brief.asked:
             return [NewIdea("", (), 0.0)]
-        return self._new_ideas(brief, branches) if branches else []
+        return self._new_ideas(brief, branches, reworks) if branches else []
 
-    def _new_ideas(self, brief: Brief, branches: int) -> list[NewIdea]:
+    def _new_ideas(self, brief: Brief, branches: int, reworks: Sequence[Rework]) -> list[NewIdea]:
         """Return a new idea for each of so many branches; a model that has fewer has each implemented several times.
 
         When all were heard before, they are asked for once more.
         """
         for _ in range(2):
-            texts, reply = self._call_for_ideas(brief, branches)
+            texts, reply = self._call_for_ideas(brief, branches, reworks)
             new = [text for text in texts if self._memory.takes_idea(brief, text)]
             if new:
                 break
@@ -231,8 +231,9 @@ class LLMWriter:
         dealt = [NewIdea(text, reply.call_ids, share, number, each) for number in range(1, each + 1) for text in new]
         return dealt[:branches]
 
-    def _call_for_ideas(self, brief: Brief, count: int) -> tuple[list[str], Reply]:
+    def _call_for_ideas(self, brief: Brief, count: int, reworks: Sequence[Rework]) -> tuple[list[str], Reply]:
         values = prompt_values.problem_values(self._so_far(brief), self._style.hardware, self._style.precision)
+        values["elsewhere"] = [llm_branch.told(task) for task in reworks]
         prompt = render("ideas", **values, count=count, exemplars=prompt_values.exemplar_values(brief.exemplars))
         reply = self._first_reply(brief, self._messages(brief, prompt))
         texts = llm_reply.ideas(reply.text, count)
