@@ -448,6 +448,25 @@ def test_what_changed_is_seen_in_calls_and_in_what_is_recorded(
         assert seen == [True, False, False]
 
 
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
+def test_a_copy_is_looked_at_itself_where_it_is_recorded(changeable: ModuleType, copied: Any) -> None:
+    sys.modules[changeable.Model.__module__] = changeable
+    module = copied(changeable.ModelNew(2.0))
+    seen: list[bool] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        seen.append(changeable.COMPILED.name in str(graph.graph))
+        return graph.forward
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        whole = torch.compile(module, backend=backend, fullgraph=True)
+        whole(X)
+        module.part.forward = other  # an attribute that no part had
+        torch.testing.assert_close(whole(X), other(torch.tanh(X)) * 2.0)
+    assert seen == [True, False]
+
+
 def answer(module: Any, twin: nn.Module, *args: Any, **kwargs: Any) -> str:
     """Call an exported module and the original; return what ran, once their numbers agree."""
     twin.load_state_dict(module.state_dict())

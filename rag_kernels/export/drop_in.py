@@ -24,6 +24,8 @@ from rag_kernels.export.serving.held import (
     PLAIN,
     VALUES,
     WATCHED,
+    Attributes,
+    Cached,
     Held,
     Looks,
     Object,
@@ -46,6 +48,7 @@ OWN = frozenset(
         "kernel_fallbacks",
         "_refused",
         "_held",
+        "_places",
         "_looks",
         "_guard",
         "_results",
@@ -100,6 +103,7 @@ class DropIn(nn.Module):
         self.kernel_fallbacks: dict[str, Fallback] = {}
         self._refused = refused
         self._held: Held | None = None
+        self._places: Attributes | None = None
         self._looks: Looks | None = None
         self._guard: Guard | None = None
         self._results: Results | None = None
@@ -114,6 +118,7 @@ class DropIn(nn.Module):
             self._held = Held(self, [*self.COMPILED.state_paths, *state_of(self.COMPILED.not_written)], OWN)
         except Exception as error:  # whatever the attributes of a module raise when they are read or compared
             return Reason("module", f"its attributes cannot be held ({error}).")
+        self._places = Attributes(self)
         return NONE
 
     def _known_results(self) -> None:
@@ -144,7 +149,12 @@ class DropIn(nn.Module):
         return NONE
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_looks": None, "_guard": None}  # they look at this module, not at a copy
+        return {**self.__dict__, "_looks": None, "_guard": None, "_places": None}  # of this module, not of a copy
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if self._held is not None:
+            self._places = Attributes(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self.MADE_OF is None:
@@ -260,8 +270,8 @@ class DropIn(nn.Module):
         reason = self._refused.text
         if not reason and self._results is None:
             reason = "how the module arranges its results is not known: call it once before it is recorded."
-        if not reason and self._held is not None:
-            reason = _changed_traced(self, self._held, self.OUTSIDE)
+        if not reason and self._held is not None and self._places is not None:
+            reason = _changed_traced(self, self._held, self._places, self.OUTSIDE)
         if not reason:
             leaves, reason = leaves_traced(self.INPUTS, args, kwargs, self.COMPILED.served.leaves)
         if not reason:
@@ -359,9 +369,10 @@ def _with_signature(forward: Any, original: Any) -> Any:
 def _as_it_was(now: Any, value: Any) -> bool:
     """Return whether a value is what it was: a plain one, or an object of plain ones, such as a model's config."""
     if isinstance(value, Object):
-        fields = vars(now) if type(now) is value.kind else {"": None}
+        fields = value.place
         same = all(name in fields and _as_it_was(fields[name], one) for name, one in value.fields.items())
-        return same and all(name in value.fields for name in fields)  # asked one by one: a guard for each
+        # Asked one by one: a guard for each.
+        return now is value.value and same and all(name in value.fields for name in fields)
     if isinstance(value, dict):
         return (
             type(now) is dict
@@ -379,7 +390,12 @@ def _told_of_recording(reason: str) -> None:
     warnings.warn(f"The compiled kernel is not used in what is recorded: {reason}", KernelNotUsed, stacklevel=2)
 
 
-def _changed_traced(module: nn.Module, held: Held, places: Sequence[tuple[Any, str, dict[str, Any]]]) -> str:
+def _changed_traced(
+    module: nn.Module,
+    held: Held,
+    attributes: Attributes,
+    places: Sequence[tuple[Any, str, dict[str, Any]]],
+) -> str:
     """Return what is not as it was, for a compiler that records Python: each look becomes a guard.
 
     Attributes that are no plain values are not looked into: there the module is recorded.
@@ -394,7 +410,7 @@ def _changed_traced(module: nn.Module, held: Held, places: Sequence[tuple[Any, s
                 differs = not _as_it_was(now, value)
             if differs:
                 return f"{path}.{name}".lstrip(".") + " is not as it was, or no plain value."
-        if new := held.added(part.__dict__, path):
+        if new := held.added(attributes.of[path], path):
             return f"{new} was set after the module was constructed."
     for one, other in held.tied:
         if state_at(module, one) is not state_at(module, other):
@@ -402,7 +418,20 @@ def _changed_traced(module: nn.Module, held: Held, places: Sequence[tuple[Any, s
     for place, told, values in places:
         for name, value in values.items():
             now = place.get(name)
-            # Compilers know neither the type nor the identity of a cached function, but its number.
-            if now != value if isinstance(value, VALUES) else id(unwrapped(now)) != id(unwrapped(value)):
+            if isinstance(value, Cached):  # of these PyTorch 2.11 knows no type and no identity
+                differs = _within(now) is not value.function
+            elif isinstance(value, VALUES):
+                differs = now != value
+            else:
+                differs = id(unwrapped(now)) != id(unwrapped(value))
+            if differs:
                 return f"{told}.{name}".lstrip(".") + " is not as it was."
     return ""
+
+
+def _within(function: Any) -> Any:
+    """Return the function within a cached one; PyTorch 2.11 compiles no `hasattr` of one."""
+    try:
+        return function.__wrapped__
+    except AttributeError:
+        return None

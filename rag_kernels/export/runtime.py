@@ -183,7 +183,7 @@ class CompiledForward:
         values = self.served.values_traced(module, leaves)
         if values is None:
             return None, f"it got {len(leaves)} inputs, and was verified with {self.served.leaves}."
-        exporting = torch.compiler.is_exporting()
+        exporting = torch.compiler._is_exporting_flag  # PyTorch 2.11 compiles is_exporting() as True
         holds = statically_known_true if exporting else bool
         other = self.served.other_traced(values, holds, anywhere=False)
         if other:

@@ -33,10 +33,17 @@ Values = dict[str, Any]
 
 
 class Object:
-    """An object as it was, equal to one with the same attributes."""
+    """An object as it was, equal to one with the same attributes. `place` are its attributes as they are now."""
 
     def __init__(self, value: Any) -> None:
+        self.value, self.place = value, vars(value)
         self.kind, self.told, self.fields = type(value), repr(value), {k: frozen(v) for k, v in vars(value).items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "place": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, place=vars(state["value"]))
 
     def __eq__(self, other: object) -> bool:
         return type(other) is self.kind and vars(other) == self.fields
@@ -65,6 +72,21 @@ class Untouched:
 
     def __repr__(self) -> str:
         return "another tensor, or of other content"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Cached:
+    """A function with a cache, equal to itself; `function` is the one within."""
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.function = value, value.__wrapped__
+
+    def __eq__(self, other: object) -> bool:
+        return other is self.value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -110,6 +132,16 @@ class Held:
     def looks(self, module: nn.Module) -> Looks:
         """Return the look at this module that each call takes."""
         return Looks(self, module)
+
+
+class Attributes:
+    """The attributes of each part of a module, by its path: of a `__dict__` itself PyTorch 2.11 compiles no loop.
+
+    Within an object of their own, where torch.export does not look for tensors: they hold each other.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.of = {path: vars(part) for path, part in module.named_modules()}
 
 
 class Looks:
@@ -278,6 +310,8 @@ def _given(value: Any, arguments: set[int]) -> bool:
 
 def frozen(value: Any) -> Any:
     """Return what is equal to the value as long as nothing within it changes."""
+    if isinstance(value, CACHED):
+        return Cached(value)
     if isinstance(value, (*PLAIN, *FIXED)):
         return value
     if isinstance(value, torch.Tensor):
