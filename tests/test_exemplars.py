@@ -132,6 +132,17 @@ def test_what_was_measured_elsewhere_is_judged_here_before_it_is_shown(shop: Sho
     assert told.status == "finished" and len(shop.archive.attempts(told.id)) == 2  # and its confirmation
 
 
+def test_a_request_waits_for_no_further_proof_after_half_a_minute(shop: Shop) -> None:
+    kernels = [shop.add(problem(name), on=ELSEWHERE, speedup=9.0) for name in ("tanh", "relu")]
+    judge, seconds = ScriptedJudge(), iter(range(0, 10_000, 20))  # 20 s from one look at the clock to the next
+    prover = replace(shop.prover(judge), functionalize=lambda asked: problem(asked.name.removeprefix("scaled_")))
+    find = Exemplars(shop.retriever, OPTIONS, judge.device, prover, clock=lambda: next(seconds))
+    first = [shown.kernel.id for shown in find(problem("sigmoid"), [])]
+    assert len(first) == 1 and judge.asked == first
+    second = [shown.kernel.id for shown in find(problem("sigmoid"), [])]
+    assert sorted(second) == sorted(judge.asked) == sorted(kernels)
+
+
 def test_a_proof_is_seen_at_once_also_where_the_archive_is_looked_at_now_and_then(shop: Shop) -> None:
     shop.retriever = Retriever(shop.archive, EMBEDDER, device_key=device().key, stale_s=1000.0)
     foreign = shop.add(problem("tanh"), on=ELSEWHERE, speedup=9.0)

@@ -8,6 +8,7 @@ another device is judged here before a writer sees it; one that fails here is pa
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,7 @@ from rag_kernels.run.standings import merit, standing
 log = logging.getLogger(__name__)
 
 PROOFS = 2  # how often what failed here is replaced by the next best
+PROVE_S = 30.0  # after so long no further proof is begun for a request: what is left waits for the next
 
 Prove = Callable[[ArchivedKernel], bool]
 
@@ -46,6 +48,7 @@ class Exemplars:
     device: Device
     prove: Prove | None = None
     for_reading: bool = True
+    clock: Callable[[], float] = time.monotonic
 
     def __call__(self, fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
         """Return the exemplars for the next brief, best first."""
@@ -66,12 +69,15 @@ class Exemplars:
     def _shown(self, fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
         known = {attempt.candidate.id for attempt in attempts}  # the writer sees these anyway
         refused: set[str] = set()
+        begun = self.clock()
         for _ in range(PROOFS):
             shown = self._find(fp, attempts, known | refused)
             foreign = [] if self.prove is None else [s.kernel for s in shown if not is_from(s.kernel, self.device)]
             if not foreign:
                 return shown if self.prove else [self._with_problem(s, fp) for s in shown]
-            refused |= {kernel.id for kernel in foreign if self.prove is not None and not self.prove(kernel)}
+            for kernel in foreign:
+                if self.prove is not None and self.clock() - begun < PROVE_S and not self.prove(kernel):
+                    refused.add(kernel.id)
             self.retriever.look_again()  # what was proved is in the archive
         return [s for s in self._find(fp, attempts, known | refused) if is_from(s.kernel, self.device)]
 
