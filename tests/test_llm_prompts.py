@@ -9,6 +9,7 @@ from pathlib import Path
 import factories
 import jinja2
 import pytest
+from emulated_cuda import build_emulated
 
 from rag_kernels.eval.build.candidate_form import check_composed, kernels_text
 from rag_kernels.eval.build.compile import Built, build, toolchain
@@ -88,6 +89,20 @@ def test_the_worked_examples_are_right(tmp_path: Path) -> None:
     torch.testing.assert_close(names["forward"](x, weight, bias), expected)  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("columns", [4, 516, 8192])
+def test_the_worked_example_in_cuda_is_right(columns: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """By emulation; it reads each row once, in vectors."""
+    import torch
+    import tvm_ffi
+
+    kernel, _ = examples("cuda")
+    softmax = build_emulated(kernel, tmp_path_factory.mktemp("example"))
+    x = torch.randn(3, columns) * 9
+    out = torch.empty_like(x)
+    softmax.forward(tvm_ffi.from_dlpack(x), -0.5, -1, tvm_ffi.from_dlpack(out))
+    torch.testing.assert_close(out, torch.softmax(x * -0.5, dim=-1))
+
+
 def test_a_missing_value_is_an_error() -> None:
     with pytest.raises(jinja2.UndefinedError):
         render("implement", idea="only this")
@@ -129,7 +144,10 @@ def test_one_recommendation_follows_from_the_bottleneck() -> None:
     assert told.startswith("torch.compile is 1.03 times as fast") and "none are left to save" in told
     assert "repeated passes" in said(candidate_us=100.0, floor_us=26.2, speedup_compile=behind)
     assert said(candidate_us=10.0, floor_us=0.5).startswith("A call of 10 us is mostly launching")
-    assert said(candidate_us=100.0, floor_us=26.2).startswith("Memory bandwidth is the ceiling")
+    told = said(candidate_us=100.0, floor_us=26.2)
+    assert told.startswith("Memory bandwidth is the ceiling") and "non-temporal" in told and "sets of the cache" in told
+    on_gpu = recommendation(passed, problem.features, factories.device("cuda"))
+    assert "Memory bandwidth is the ceiling" in on_gpu and "non-temporal" not in on_gpu
     library = replace(passed, label="fused + library", own_share=0.4)
     assert "40% of the time in its own code" in recommendation(library, problem.features, device)
     busy = replace(problem.features, flops=10**9)

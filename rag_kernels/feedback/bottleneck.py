@@ -162,9 +162,15 @@ def _direction(verdict: Passed, features: Features, device: Device, precision: s
     if held.kind == "arithmetic":
         return _arithmetic(measured, features, device, precision)
     moved = measured.candidate_us * device.bandwidth_gbs * 1e3 / max(features.bytes_moved, 1)
+    look = "repeated passes over the data, strided or scalar access, and idle cores"
+    if device.backend == "cpu":
+        look += (
+            "; results larger than the last cache that are read before they are written (non-temporal stores are not), "
+            "and what is walked in steps of a power of two (4 KiB and more), which share a few sets of the cache"
+        )
     return (
         f"Memory bandwidth is the ceiling; in its time the machine could move the unavoidable bytes {moved:.1f} "
-        "times, so look for repeated passes over the data, strided or scalar access, and idle cores."
+        f"times, so look for {look}."
     )
 
 
