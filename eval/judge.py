@@ -12,7 +12,9 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Protocol
@@ -20,7 +22,7 @@ from typing import Protocol
 from rag_kernels.eval.build.candidate_builder import Builder, kernels_of
 from rag_kernels.eval.build.candidate_form import Forbidden, asks_for_sanitizers, check_composed, looks_for_sanitizers
 from rag_kernels.eval.build.compile import BuildError, Toolchain, builds_boxed, toolchain
-from rag_kernels.eval.build.products import Library
+from rag_kernels.eval.build.products import Library, Programs
 from rag_kernels.eval.build.step_form import TOLD, fault, is_step
 from rag_kernels.eval.instruments.nsight_compute import Profiler
 from rag_kernels.eval.instruments.sanitizers import as_site, call_file, sanitize, takes
@@ -214,15 +216,21 @@ class LocalJudge:
     ) -> Judged:
         started = perf_counter()
         doing("confirming: eager and torch.compile anew")
-        library = self._builder.whole(candidate)
-        self._load_compiler()
-        with self._turns.shared(), self.sessions.open_fresh(fp) as known:
+        programs: Callable[[], tuple[Programs, Workers]] = partial(self._builder.checked, candidate)
+        with ExitStack() as opened:
+            if self.device.backend == "cuda":  # compilers run on the host's cores meanwhile
+                pool = opened.enter_context(ThreadPoolExecutor(max_workers=1))
+                programs = pool.submit(programs).result
+            library = self._builder.whole(candidate)
+            self._load_compiler()
+            opened.enter_context(self._turns.shared())
+            known = opened.enter_context(self.sessions.open_fresh(fp))
             known.times.expect()
             if without is not None:
                 known.times.compile_note = f"{without.note}{ALONE}"
             elif self.limits.measure_compile:
                 known.times.prepare_baselines()
-            trial = Trial(known, candidate, library, thorough=True, checked=lambda: self._builder.checked(candidate))
+            trial = Trial(known, candidate, library, thorough=True, checked=programs)
             verdict = self._profiler.look(trial.run(None), known, candidate)
         return Judged(verdict, self.device, self.environment, trial.stage_s | {"confirm": perf_counter() - started})
 

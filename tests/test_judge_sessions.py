@@ -19,8 +19,10 @@ from rag_kernels.eval.children.right_answers import RightAnswers
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
+from rag_kernels.eval.sessions.session_pool import Sessions
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
@@ -86,6 +88,35 @@ def test_a_small_session_is_opened_beside_the_own_one(judge: LocalJudge, monkeyp
     with pytest.raises(ZeroDivisionError), ExitStack() as opened:  # the own one cannot be opened
         judge.sessions._open_beside(fp, opened)
     assert {session.fp is fp for session in closed} == {True, False}  # both
+
+
+def test_a_worker_serves_the_problem_at_one_size_after_the_other(
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where a context takes seconds to make: only the problem at its own sizes has a worker to itself."""
+    fp = functionalize(problem_from_source("rows", SOFTMAX), workers=judge.workers)
+    served: list[tuple[bool, int]] = []  # whether its own size, and by which worker
+
+    def new(sessions: Sessions, one: FunctionalProblem, **more: Any) -> ProblemSession:
+        session = ProblemSession(
+            one,
+            workers=sessions.workers,
+            candidate_workers=sessions.candidate_workers,
+            device=sessions.device,
+            limits=more.get("limits") or sessions.limits,
+            idle=more.get("idle"),
+        )
+        served.append((one is fp, session.worker.pid))
+        return session
+
+    monkeypatch.setattr(Sessions, "new", new)
+    candidate = Candidate(altered(), "kernel", "cpu")
+    limits = replace(BRIEF, without=BRIEF.without - {"odd shapes"} | {"repeats", "sanitizers"})
+    with judge.by_other_limits(limits, at_other_sizes) as other:
+        found = other.confirm(fp, candidate).verdict
+    assert isinstance(found, Passed) and {"odd sizes", "larger sizes"} <= {*found.checks}, found
+    (own,), others = [pid for is_own, pid in served if is_own], [pid for is_own, pid in served if not is_own]
+    assert len(others) > 2 and {*others} != {own} and len({*others}) == 1, served
 
 
 def test_a_problem_is_examined_once_by_threads_that_ask_together(judge: LocalJudge) -> None:

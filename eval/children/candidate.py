@@ -42,6 +42,7 @@ from rag_kernels.eval.children.gpu_buffers import (
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.gpu_exchange import Exchange
 from rag_kernels.eval.children.memory import MemoryCount
+from rag_kernels.eval.children.profiling import loaded_libraries, profile
 from rag_kernels.eval.children.thread_state import is_ieee, team_is_ieee, team_settings, use_team
 from rag_kernels.eval.messages.protocol import (
     Bind,
@@ -103,8 +104,6 @@ def serve_cuda(channel: Channel) -> None:
 
 def serve_cuda_module(channel: Channel) -> None:
     """Serve with the profiler set up too, which takes seconds: what a module runs is told by its help."""
-    from rag_kernels.eval.children.profiling import profile
-
     with suppress(Exception):
         profile(lambda: torch.empty(1, device="cuda").zero_(), on_gpu=True)
     serve_cuda(channel)
@@ -237,6 +236,7 @@ class Loaded:
         self.flags = _flags()
         self.settings = team_settings()
         self.in_order = True
+        self.brought = loaded_libraries()  # by whoever serves candidates
         self.code = load(message.code, self.device)
         self.memory = MemoryCount(self.device)
         self.bound: list[Bound] = []
@@ -460,12 +460,10 @@ class Loaded:
 
     def profile(self, at: int) -> Profile:
         """Make one call under torch's profiler and return what it saw."""
-        from rag_kernels.eval.children.profiling import loaded_libraries, profile
-
         self.look_back()
         kernels = profile(self.runs[at], on_gpu=not self.on_cpu)
         flags = [f"{name} = {value}" for name, value in _flags().items() if value != self.flags[name]]
-        return Profile(kernels, tuple(sorted(loaded_libraries())), tuple(flags))
+        return Profile(kernels, tuple(sorted(loaded_libraries() - self.brought)), tuple(flags))
 
 
 class Recorder:

@@ -74,6 +74,7 @@ from rag_kernels.eval.messages.protocol import (
     TookOutputs,
     Unsupported,
     WriteContent,
+    opens_reference,
     reference_opening,
     reference_request,
 )
@@ -116,16 +117,24 @@ def serve_cuda(channel: Channel) -> None:
 
 
 def serve(channel: Channel) -> None:
-    """Answer the judge's requests until it hangs up."""
-    message, fds = channel.receive_first()
+    """Answer the judge's requests until it hangs up: on one problem, or on one after the other."""
+    opening: Message | None = channel.receive_first()
+    while opening is not None:
+        opening = _serve_one(channel, *opening)
+
+
+def _serve_one(channel: Channel, message: Any, fds: list[int]) -> Message | None:
+    """Serve one problem; return the message that opens the next, or None where this one could not be opened."""
     try:
         reference = Reference(reference_opening(message), fds)
         channel.send(codec.encode(reference.describe()))
     except Exception as error:
         channel.send(codec.encode(_failed(error, alive=False)))
-        return
+        return None
     while True:
         message, fds = channel.receive()
+        if opens_reference(message):
+            return message, fds
         try:
             with torch.no_grad():
                 reply, made = reference.answer(reference_request(message), fds)
@@ -148,6 +157,7 @@ def _failed(error: Exception, *, alive: bool) -> Failed:
 
 
 SOME_BOUNDS = 64  # of a tensor of bounds
+Message = tuple[Any, list[int]]
 
 
 class Reference:

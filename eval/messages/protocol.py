@@ -626,8 +626,13 @@ def reference_opening(message: Any) -> OpenReference:
     return cast(OpenReference, _request(message, "the reference worker", {"OpenReference"}))
 
 
+def opens_reference(message: Any) -> bool:
+    """Return whether it is such a message: a worker that is done with one problem may be given another."""
+    return isinstance(message, dict) and message.get("_") == OpenReference.__name__
+
+
 def reference_request(message: Any) -> ReferenceRequest:
-    """Read any later message to it."""
+    """Read any other message to it."""
     return cast(ReferenceRequest, _request(message, "the reference worker", _REFERENCE))
 
 

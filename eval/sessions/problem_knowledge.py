@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.machine.device import bytes_us
+from rag_kernels.eval.process.workers import Worker
 from rag_kernels.eval.records import FunctionalProblem, Measurement
 from rag_kernels.eval.scaled_problem import Reach
 from rag_kernels.eval.sessions.problem_session import ProblemSession
@@ -48,6 +49,14 @@ class FoundSizes:
                 self._opened.append(self._open(fp))
                 yield self._opened[-1]
 
+    def first(self) -> ProblemSession | None:
+        """Return the problem at the first of them; None where there is none."""
+        return next(iter(self), None)
+
+    def has(self, session: ProblemSession) -> bool:
+        """Return whether it is one of those that were opened here."""
+        return any(session is one for one in self._opened)
+
     def close(self) -> None:
         for session in self._opened:
             session.close()
@@ -58,25 +67,27 @@ class ProblemKnowledge:
     """Holds what trials on one problem share; a context manager that closes its sessions.
 
     `session` is the problem at its own sizes and `times` its reference's clock; `small` the problem where special
-    values are cheap (it may be `session` itself), `odd` where no tile divides it, `large` beyond its own; None
-    where there is no such size. `larger` are sizes between `small` and its own, for kernels that refuse those; in
+    values are cheap (it may be `session` itself), None where there is no such size; `odd` where no tile divides it,
+    `large` beyond its own. `larger` are sizes between `small` and its own, for kernels that refuse those; in
     `grown` one size at a time is several times its own. Thousands of calls at the first of the `least` sizes take a
     second; the others are these with each rest that a vector leaves. `between` are odd multiples of parts of its own;
-    `within` other sizes of the inputs, or of the batch, alone, for kernels that refuse others of the module.
+    `within` other sizes of the inputs, or of the batch, alone, for kernels that refuse others of the module. `idle` are
+    reference workers that sessions have done with.
     """
 
     session: ProblemSession
     times: ReferenceTimes
     admission: Admission | None = None
     small: ProblemSession | None = None
-    odd: ProblemSession | None = None
-    large: ProblemSession | None = None
+    odd: FoundSizes | None = None
+    large: FoundSizes | None = None
     larger: FoundSizes | None = None
     grown: FoundSizes | None = None
     least: FoundSizes | None = None
     between: FoundSizes | None = None
     within: Mapping[Reach, FoundSizes] = field(default_factory=dict)
     leader: Leader = field(default_factory=Leader)
+    idle: list[Worker] = field(default_factory=list)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -99,12 +110,15 @@ class ProblemKnowledge:
         return notes
 
     def close(self) -> None:
-        opened = (self.small, self.odd, self.large, self.session)
+        opened = (self.small, self.session)
         for session in {id(s): s for s in opened if s is not None}.values():
             session.close()
-        for sizes in (self.larger, self.grown, self.least, self.between, *self.within.values()):
+        found = (self.odd, self.large, self.larger, self.grown, self.least, self.between, *self.within.values())
+        for sizes in found:
             if sizes is not None:
                 sizes.close()
+        for worker in self.idle:
+            worker.close()
 
     def __enter__(self) -> ProblemKnowledge:
         return self

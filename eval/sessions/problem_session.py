@@ -122,6 +122,7 @@ class ProblemSession:
         limits: Limits,
         device_lock: DeviceLock | None = None,
         keep: Callable[[Device], Device] = lambda device: device,
+        idle: list[Worker] | None = None,
     ) -> None:
         if fp.uses_random:
             raise ProblemError(
@@ -131,6 +132,7 @@ class ProblemSession:
         self.fp, self.device, self.limits = fp, device, limits
         self._keep, self._measured_again = keep, False  # ceilings that turned out higher
         self.workers, self.candidate_workers = workers, candidate_workers
+        self._idle, self._rests = idle, False  # see `rest`
         self.device_lock = device_lock or DeviceLock((), Path())  # without names everything is one's own
         self.rng = random.SystemRandom()
         self.specs = [a.spec for a in fp.tensors]
@@ -202,11 +204,6 @@ class ProblemSession:
         return "tf32" if self.on_gpu and self.limits.precision != "strict" else "strict"
 
     def _open_worker(self) -> Worker:
-        memory = None if self.on_gpu else 3 * self.memory_bytes
-        role = "rag_kernels.eval.children.reference:serve" + "_cuda" * self.on_gpu
-        worker = self.workers.spawn(role, memory_bytes=memory, limit_address_space=False)
-        if self.on_gpu:  # the next session, of another size perhaps, finds a GPU's context made
-            self.workers.spare(role, limit_address_space=False)
         message = OpenReference(
             problem=self.fp,
             device=self.device.backend,
@@ -218,15 +215,33 @@ class ProblemSession:
             seed=self.rng.getrandbits(40),
         )
         fds = [self.content.fd, self.submitted.fd]
+        worker = self._idle.pop() if self._idle else self._new_worker()
         try:
-            if self.on_gpu:  # a context takes seconds where many are made, and no turn
-                with self.device_lock.away():
-                    worker.wait_until_ready(deadline_s=self.limits.open_s)
             self.opened, _ = _exchange(worker, message, Opened, deadline_s=self.limits.open_s, fds=fds)
         except WorkerFailed as failure:
             worker.close()
             raise self.problem_error("could not be set up", failure) from failure
         return worker
+
+    def _new_worker(self) -> Worker:
+        memory = None if self.on_gpu else 3 * self.memory_bytes
+        role = "rag_kernels.eval.children.reference:serve" + "_cuda" * self.on_gpu
+        worker = self.workers.spawn(role, memory_bytes=memory, limit_address_space=False)
+        if self.on_gpu:  # the next session, of another size perhaps, finds a GPU's context made
+            self.workers.spare(role, limit_address_space=False)
+            try:  # a context takes seconds where many are made, and no turn
+                with self.device_lock.away():
+                    worker.wait_until_ready(deadline_s=self.limits.open_s)
+            except WorkerFailed as failure:
+                worker.close()
+                raise self.problem_error("could not be set up", failure) from failure
+        return worker
+
+    def rest(self) -> None:
+        """Let another session have the worker, whose context on a GPU takes seconds to make: nothing more is asked."""
+        if self._idle is not None and not self._rests:
+            self._rests = True
+            self._idle.append(self.worker)
 
     def problem_error(self, what: str, failure: WorkerFailed) -> ProblemError:
         return ProblemError(f"The problem {self.fp.problem.name} {what}: {failure.message}.")
@@ -613,7 +628,8 @@ class ProblemSession:
                 self.raise_ceilings(measured(self.device, self.workers))
 
     def close(self) -> None:
-        self.worker.close()
+        if not self._rests:
+            self.worker.close()
         self._unshare()
         for arena in [self.content, self.submitted, *self.draws]:
             arena.close()

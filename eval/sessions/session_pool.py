@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.ceilings import higher
 from rag_kernels.eval.machine.device import keep_device, threads
 from rag_kernels.eval.machine.device_lock import DeviceLock
-from rag_kernels.eval.process.workers import WorkerFailed, Workers
+from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
 from rag_kernels.eval.scaled_problem import REACHES, Reach
 from rag_kernels.eval.sessions.admission import admission_file, open_admission
@@ -109,8 +109,9 @@ class Sessions:
         *,
         limits: Limits | None = None,
         device_lock: DeviceLock | None = None,
+        idle: list[Worker] | None = None,
     ) -> ProblemSession:
-        """Open a session of its own, to be closed by who asked for it."""
+        """Open a session of its own, to be closed by who asked for it; on a GPU with a worker that is `idle`."""
         return ProblemSession(
             fp,
             workers=self.workers,
@@ -119,6 +120,7 @@ class Sessions:
             limits=limits or self.limits,
             device_lock=device_lock or self.device_lock,
             keep=self.keep,
+            idle=idle if self.device.backend == "cuda" else None,
         )
 
     def keep(self, device: Device) -> Device:
@@ -157,10 +159,13 @@ class Sessions:
         return self._kept
 
     def open_fresh(self, fp: FunctionalProblem) -> ProblemKnowledge:
-        """Open sessions that no candidate has been near, at all sizes, to be closed by who asked for them."""
+        """Open sessions that no candidate has been near, to be closed by who asked for them.
+
+        Others at other sizes follow, one after the other in a worker where they may.
+        """
         with ExitStack() as opened:
             session = opened.enter_context(self.new(fp))
-            known = self._know(session, None, opened, thorough=True)
+            known = self._know(session, None, opened, thorough=True, idle=[])
             opened.pop_all()
         return known
 
@@ -235,7 +240,13 @@ class Sessions:
             self.admission(fp)
 
     def _know(
-        self, session: ProblemSession, small: ProblemSession | None, opened: ExitStack, *, thorough: bool
+        self,
+        session: ProblemSession,
+        small: ProblemSession | None,
+        opened: ExitStack,
+        *,
+        thorough: bool,
+        idle: list[Worker] | None = None,
     ) -> ProblemKnowledge:
         """Add the problem's admission, and the problem at other sizes; `opened` closes them if one cannot be opened."""
         admission = None
@@ -247,28 +258,33 @@ class Sessions:
         if self.limits.precision != "strict" and not calibrated:  # fixed limits are those of strict results
             session.compare_by_noise()
         if small is None:
-            small = session if takes_special(session.fp) else self._at(session.fp, ["small"], opened).get("small")
-        others = self._at(session.fp, self._further, opened) if thorough else {}
-        odd, large = others.get("odd"), others.get("large")
-        for other in (small, odd, large):
-            if other is not None and other is not session:
-                self._compared(other)
-        found = self._lazily(session.fp, RUNGS)  # when a kernel needs them
-        larger = FoundSizes(found, lambda fp: self._compared(self.new(fp)))
+            small = session if takes_special(session.fp) else self._small(session.fp, opened, idle)
+        if small is not None and small is not session:
+            self._compared(small)
+
+        def at(found: Iterable[FunctionalProblem | None]) -> FoundSizes:
+            return FoundSizes(iter(found), lambda fp: self._compared(self.new(fp, idle=idle)))
+
+        further = self._further if thorough else []
+        others = dict(zip(further, self._find(session.fp, further), strict=True)) if further else {}
+        odd, large = at([others.get("odd")]), at([others.get("large")])
+        larger = at(self._lazily(session.fp, RUNGS))  # when a kernel needs them
         grown = self._lazily(session.fp, tuple(map(Grown, range(MOST_GROWN)))) if thorough else iter(())
-        many = FoundSizes(grown, self._gross)
-        within = {reach: self._within(session.fp, reach) for reach in NARROWER if thorough}
+        many = FoundSizes(grown, lambda fp: self._gross(fp, idle))
+        within = {reach: self._within(session.fp, reach, idle) for reach in NARROWER if thorough}
+        times, kept = ReferenceTimes(session), idle if idle is not None else []
         if not thorough or session.on_gpu:
             return ProblemKnowledge(
-                session, ReferenceTimes(session), admission, small, odd, large, larger, many, within=within
+                session, times, admission, small, odd, large, larger, many, within=within, idle=kept
             )
         rests = [Rest(by) for by in session.rng.sample(range(1, VECTOR), VECTOR - 1)]
         least = FoundSizes(
             chain(self._lazily(session.fp, ["tiny"]), self._lazily(session.fp, rests)), self._small_or_gross
         )
-        parts = FoundSizes(self._lazily(session.fp, (Between(3, 2), session.rng.choice(PARTS))), self._gross)
+        between = self._lazily(session.fp, (Between(3, 2), session.rng.choice(PARTS)))
+        parts = FoundSizes(between, lambda fp: self._gross(fp, idle))
         return ProblemKnowledge(
-            session, ReferenceTimes(session), admission, small, odd, large, larger, many, least, parts, within
+            session, times, admission, small, odd, large, larger, many, least, parts, within, idle=kept
         )
 
     @property
@@ -279,14 +295,16 @@ class Sessions:
         large: list[Sizes] = [] if "odd shapes" in without else ["large"]
         return odd + large
 
-    def _within(self, fp: FunctionalProblem, reach: Reach) -> FoundSizes:
+    def _within(self, fp: FunctionalProblem, reach: Reach, idle: list[Worker] | None) -> FoundSizes:
         """Find the problem at other sizes of its inputs, when a kernel needs them."""
-        return FoundSizes(self._lazily(fp, [Within(reach, sizes) for sizes in OF_THESE]), self._gross)
+        return FoundSizes(
+            self._lazily(fp, [Within(reach, sizes) for sizes in OF_THESE]), lambda one: self._gross(one, idle)
+        )
 
-    def _gross(self, fp: FunctionalProblem) -> ProblemSession:
+    def _gross(self, fp: FunctionalProblem, idle: list[Worker] | None = None) -> ProblemSession:
         """Open a session in which a fault has to exceed what any order of operations does: sums are longer there."""
         limits = replace(self.limits, without=self.limits.without | {"zero-mean draw"})
-        session = self.new(fp, limits=limits)
+        session = self.new(fp, limits=limits, idle=idle)
         session.compare_by_noise()
         return session
 
@@ -301,10 +319,10 @@ class Sessions:
             session.compare_by_noise()
         return session
 
-    def _at(self, fp: FunctionalProblem, sizes: Sequence[Sizes], opened: ExitStack) -> dict[Sizes, ProblemSession]:
-        """Open sessions at those of these sizes that there are."""
-        found = zip(sizes, self._find(fp, sizes), strict=True)
-        return {one: opened.enter_context(self.new(other)) for one, other in found if other is not None}
+    def _small(self, fp: FunctionalProblem, opened: ExitStack, idle: list[Worker] | None) -> ProblemSession | None:
+        """Open a session at small sizes, if there are any."""
+        (other,) = self._find(fp, ["small"])
+        return opened.enter_context(self.new(other, idle=idle)) if other is not None else None
 
     def _small_beside(self, fp: FunctionalProblem, opened: ExitStack) -> ProblemSession | None:
         """Return a session at small sizes, opened in a thread with its own lock; None where its own size will do."""

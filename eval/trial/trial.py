@@ -7,8 +7,8 @@ request with new content.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from time import perf_counter
 from typing import TypeVar
@@ -96,6 +96,7 @@ class Trial:
         self.without = self.session.limits.without
         self.found = Findings()
         self.tried_special = False
+        self.recorder: LoadedCandidate | None = None  # records calls for sanitizers
         self.least: ProblemSession | None = None  # smallest sizes that it takes, where it refuses the usual small ones
         self.tiny: ProblemSession | None = None  # where a call takes microseconds, if it was right there
         self.call_s = 0.0  # of one at the problem's own sizes
@@ -204,9 +205,14 @@ class Trial:
         """
         self.tried_special = True
         smallest = self.known.larger if "special values" not in self.without else None  # else the probe is left
-        for session in smallest or ():
-            with self._open() as other:
-                if not self._takes(other, session):
+        other: LoadedCandidate | None = None
+        with ExitStack() as opened:
+            for session in smallest or ():
+                other = other or opened.enter_context(self._open())
+                refused = self._refused(other, session)
+                if refused is not None:
+                    session.rest()
+                    other = other if refused.alive else None
                     continue
                 self.least = session
                 self.served.append(session.fp)
@@ -217,15 +223,15 @@ class Trial:
                 return True
         return self._special_at_own_sizes(subject, checks, "it does not take smaller sizes")
 
-    def _takes(self, subject: LoadedCandidate, session: ProblemSession) -> bool:
-        """Return whether it is right at these sizes; a rejection there ends the trial."""
+    def _refused(self, subject: LoadedCandidate, session: ProblemSession) -> Stopped | None:
+        """Return how it fails at these sizes, or None where it is right; a rejection there ends the trial."""
         try:
             Checks(subject, self._tight(subject, session), self.found, self.without).own_draws()
         except Stopped as stopped:
             if isinstance(stopped.verdict, Rejected):
                 raise
-            return False
-        return True
+            return stopped
+        return None
 
     def _special_at_own_sizes(self, subject: LoadedCandidate, checks: Checks, why: str) -> bool:
         """Try, where there are no smaller sizes, as many special kinds as there is room for; return False if the worker
@@ -380,10 +386,17 @@ class Trial:
         self.found.label(SPECIALISED)
         self.found.notes.append(reason)
 
+    def _at_last(self, subject: LoadedCandidate, session: ProblemSession, sizes: str) -> bool:
+        """Try other sizes that nothing else is tried at, so that their worker may serve the next ones."""
+        alive = self._at_other_sizes(subject, session, sizes)
+        session.rest()
+        return alive
+
     def _sizes_served(self, subject: LoadedCandidate) -> bool:
         """Try odd, larger, other and grown sizes; where it refuses some, narrower ones. False if the worker is lost."""
-        for sizes, session in (("odd sizes", self.known.odd), ("larger sizes", self.known.large)):
-            if session is not None and not self.refused and not self._at_other_sizes(subject, session, sizes):
+        for sizes, found in (("odd sizes", self.known.odd), ("larger sizes", self.known.large)):
+            session = found.first() if found is not None and not self.refused else None
+            if session is not None and not self._at_last(subject, session, sizes):
                 return False
         tried = (self._between, self._grown)
         return all(self.refused or one(subject) for one in tried) and (not self.refused or self._narrower(subject))
@@ -400,7 +413,7 @@ class Trial:
                 break
             self.refused, self.served = "", []
             for session in sessions:
-                if not self._at_other_sizes(subject, session, NARROWED):
+                if not self._at_last(subject, session, NARROWED):
                     return False
                 if not self._takes_small_ones:
                     break
@@ -415,7 +428,7 @@ class Trial:
     def _between(self, subject: LoadedCandidate) -> bool:
         """Try it where sizes are other multiples of tiles than the problem's; False if the worker is lost."""
         for session in self.known.between or ():
-            if not self._at_other_sizes(subject, session, "sizes between"):
+            if not self._at_last(subject, session, "sizes between"):
                 return False
             if self.refused:
                 break
@@ -425,7 +438,7 @@ class Trial:
         """Try it with one size at a time grown beyond all that were tried; return False if the worker is lost."""
         right = []
         for session in self.known.grown or ():
-            if not self._at_other_sizes(subject, session, "grown sizes"):
+            if not self._at_last(subject, session, "grown sizes"):
                 return False
             if self.refused:
                 break
@@ -442,31 +455,45 @@ class Trial:
         if "sanitizers" in self.without or self.checked is None:
             return
         native = self.candidate.tier != "module" or builds_its_own(self.candidate)
-        sessions = [s for s in (self.known.small, self.known.odd) if s is not None]
-        if not self._takes_small_ones:
-            sessions = [self.least] if self.least is not None else []
-        if self.session not in sessions and (self.session.content_bytes <= SANITIZED_BYTES or not sessions):
-            sessions = [self.session, *sessions]  # what it does at the timed sizes alone shows nowhere else
-        ran = self._sanitize_at(sessions, *self.checked()) if native else ()
+        ran = self._sanitize_at(self._sanitized_sizes(), *self.checked()) if native else ()
         wanted = GPU_TOOLS if self.session.on_gpu else (*CPU_TOOLS, "thread")
         if left_out := [tool for tool in wanted if tool not in ran and native]:
             self.found.label(unchecked(f"sanitizers: {', '.join(left_out)}"))
 
-    def _sanitize_at(self, sessions: Sequence[ProblemSession], programs: Programs, workers: Workers) -> Sequence[str]:
+    def _sanitized_sizes(self) -> Iterator[ProblemSession]:
+        """Yield the problem at the sizes for sanitizers: what is done with one may be what the next one needs."""
+        small, any_other = self.known.small, False
+        if self.session.content_bytes <= SANITIZED_BYTES:  # what it does at the timed sizes alone shows nowhere else
+            yield self.session
+        specialised, odd = not self._takes_small_ones, self.known.odd
+        if (first := self.least if specialised else small) is not None and first is not self.session:
+            any_other = True
+            yield first
+            if first is small:
+                first.rest()
+        if not specialised and odd is not None and (session := odd.first()) is not None:
+            any_other = True
+            yield session
+        if not any_other and self.session.content_bytes > SANITIZED_BYTES:
+            yield self.session
+
+    def _sanitize_at(self, sessions: Iterator[ProblemSession], programs: Programs, workers: Workers) -> Sequence[str]:
         """Return the tools that ran at these sizes; what they found is labelled, or ends the trial."""
         if self.candidate.tier == "module":
-            return self._take_reports(sessions, sanitize_module(self.candidate, sessions, workers), [])
-        sessions = [s for s in sessions if takes(s.fp)] if programs.checked or programs.raced else []
+            every = list(sessions)
+            return self._take_reports(every, sanitize_module(self.candidate, every, workers), [])
         left_out = [] if programs.checked else ["not run under sanitizers: it does not build with them"]
         left_out += [f"not run under ThreadSanitizer: {programs.why_not_raced}"] * bool(programs.why_not_raced)
         recorded = self.candidate.tier == "composed"
-        slow = [s for s in sessions if s is self.session and s.content_bytes > SANITIZED_BYTES and self._is_slow]
-        left_out += ["not run under sanitizers: its sizes are too large for them, and it takes no smaller ones"] * bool(
-            slow
-        )
-        sessions = [s for s in sessions if s not in slow]
-        made = [(s, self._recorded(s) if recorded else call_file(s, SANITIZED_BYTES)) for s in sessions]
-        made = [(session, calls) for session, calls in made if calls]
+        made: list[tuple[ProblemSession, bytes]] = []
+        with ExitStack() as recorders:
+            for session in sessions if programs.checked or programs.raced else ():
+                if session is self.session and session.content_bytes > SANITIZED_BYTES and self._is_slow:
+                    why = "its sizes are too large for them, and it takes no smaller ones"
+                    left_out.append(f"not run under sanitizers: {why}")
+                elif takes(session.fp):
+                    calls = self._recorded(session, recorders) if recorded else call_file(session, SANITIZED_BYTES)
+                    made += [(session, calls)] * bool(calls)
         turn = nullcontext() if self.session.limits.sanitizers_in_turn else self.session.device_lock.away()
         with turn:
             reports = sanitize(programs, workers, [c for _, c in made], on_gpu=self.session.on_gpu, recorded=recorded)
@@ -487,7 +514,7 @@ class Trial:
             ran += [tool for tool in report.ran if tool not in ran]
             left_out += [f"not run under every sanitizer: {why}" for why in report.left_out]
             for tool, what in report.found:
-                if session is self.known.odd:
+                if self._is_odd(session):
                     self.found.label(SPECIALISED)
                 elif tool not in SOFT_TOOLS:
                     raise Stopped(Rejected("sanitizer", f"The {tool} sanitizer found an error: {what}."))
@@ -500,16 +527,24 @@ class Trial:
         return ran
 
     def _sizes(self, session: ProblemSession) -> str:
-        return " at odd sizes" if session is self.known.odd else ""
+        return " at odd sizes" if self._is_odd(session) else ""
 
-    def _recorded(self, session: ProblemSession) -> bytes:
-        """Return what a composed forward calls its kernels with; nothing, with a note, where that cannot be had."""
+    def _is_odd(self, session: ProblemSession) -> bool:
+        return self.known.odd is not None and self.known.odd.has(session)
+
+    def _recorded(self, session: ProblemSession, opened: ExitStack) -> bytes:
+        """Return what a composed forward calls its kernels with; nothing, with a note, where that cannot be had.
+
+        One worker, which `opened` closes, serves all sizes, until it fails.
+        """
         try:
-            with self._open() as subject:
-                place = subject.bind(session)
-                subject.prepare(place, session.random_recipe())
-                calls, left_out = subject.recorded(place)
+            if self.recorder is None:
+                self.recorder = opened.enter_context(self._open())
+            place = self.recorder.bind(session)
+            self.recorder.prepare(place, session.random_recipe())
+            calls, left_out = self.recorder.recorded(place)
         except Stopped as stopped:
+            self.recorder = None
             if isinstance(stopped.verdict, Rejected):
                 raise
             calls, left_out = b"", getattr(stopped.verdict, "reason", "")
