@@ -84,10 +84,23 @@ def _multiple(size: _Sizes, of: _Sizes) -> int:
 
 
 def _of_inputs(size: _Sizes, names: dict[_Sizes, str]) -> str:
-    """Return an output's size by the names of the arguments' sizes; "?" where it is none of these, nor a multiple."""
+    """Return an output's size by the names of the arguments' sizes: as one of them, a multiple, or so many more or less
+    ("2*N-1"); "?" where it is none of these.
+    """
     found = names.get(size) or (str(size[0]) if len(set(size)) == 1 else None)
-    multiples = (f"{_multiple(size, base)}*{name}" for base, name in names.items() if name.isalnum())
-    return found or next((told for told in multiples if not told.startswith("0*")), "?")
+    free = [(base, name) for base, name in names.items() if name.isalnum()]
+    multiples = (f"{factor}*{name}" for base, name in free if (factor := _multiple(size, base)))
+    return found or next(multiples, "") or next(filter(None, (_linear(size, *one) for one in free)), "?")
+
+
+def _linear(size: _Sizes, base: _Sizes, name: str) -> str:
+    """Return how a size grows with another: the same factor everywhere, and a number; "" where it does not."""
+    steps = [(n - size[0], m - base[0]) for n, m in zip(size, base, strict=True)]
+    factor = next((n // m for n, m in steps if m), 0)
+    if factor < 1 or any(n != factor * m for n, m in steps):
+        return ""
+    more = size[0] - factor * base[0]
+    return f"{f'{factor}*' if factor > 1 else ''}{name}{more:+d}"
 
 
 def _told(size: _Sizes, names: dict[_Sizes, str]) -> str:

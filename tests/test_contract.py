@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from factories import problem as made
 from judging import OF_SIZES, verdict
 from support.kept import kept_judge
 
-from rag_kernels.eval.contract import contract_line
+from rag_kernels.eval.contract import contract, contract_line
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
-from rag_kernels.eval.records import FunctionalProblem, Passed
+from rag_kernels.eval.records import FunctionalProblem, Passed, TensorArgument, TensorSpec
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
@@ -65,6 +67,16 @@ def test_sizes_that_were_judged_at_several_values_are_free(judge: LocalJudge, pr
     assert isinstance(passed, Passed) and passed.contract is not None, passed
     told = "x[N, 3] float32, seen[2*N, 3] float32, weight[3] float32; contiguous, at any alignment"
     assert contract_line(passed.contract) == told
+
+
+def test_an_output_may_be_some_elements_longer_or_shorter_than_inputs() -> None:
+    def at(rows: int, columns: int, outputs: tuple[int, ...]) -> FunctionalProblem:
+        x = TensorArgument("x", "input", TensorSpec((rows, columns), "float32"), "0")
+        return replace(made(), arguments=(x,), outputs=(TensorSpec(outputs, "float32"),))
+
+    others = [at(7, 30, (6, 63, 15, 3)), at(9, 50, (8, 103, 25, 3))]
+    shown = contract(at(4, 20, (3, 43, 10, 3)), others, any_alignment=True)
+    assert shown.outputs == (("N-1", "2*M+3", "?", "3"),)
 
 
 def test_a_kernel_of_one_shape_serves_that_one(judge: LocalJudge, problem: FunctionalProblem) -> None:

@@ -7,6 +7,7 @@ import gc
 import io
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -219,6 +220,7 @@ def test_sizes_that_hang_together_are_served_as_verified_alone() -> None:
     [
         ("cuda", ValueError("too odd"), True),
         ("cuda", TypeError("a number was expected here"), True),
+        ("cuda", RuntimeError("shape '[2, 3]' is invalid for input of size 7"), True),
         ("cuda", RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         ("cuda", torch.OutOfMemoryError("CUDA out of memory"), False),
         ("cpu", RuntimeError("the kernel threw an exception of its own"), True),
@@ -239,3 +241,16 @@ def test_only_a_kernels_own_checks_are_refusals(
     with pytest.raises(KernelRefused if falls_back else type(raised)) as seen:
         kernel.run([torch.ones(8)], [(8,)])
     assert falls_back == isinstance(seen.value, KernelRefused) and str(raised) in str(seen.value)
+
+
+def test_a_composed_kernel_that_makes_other_sizes_than_the_module_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = CompiledForward(
+        "", "composed", "cpu", [("input", "0", (8, 4), "float32", ("N", 4))], {}, [((15, 4), "float32", ("2*N-1", 4))]
+    )  # fmt: skip
+    monkeypatch.setitem(kernel._forwards, kernel._arch(), lambda x: x.new_ones(15, 4))
+    for rows, refused in ((8, False), (9, True)):
+        x = torch.ones(rows, 4)
+        sizes = kernel.served.sizes_made([x])
+        assert sizes == ((2 * rows - 1, 4),)
+        with pytest.raises(KernelRefused, match="makes outputs of") if refused else nullcontext():
+            assert kernel.run([x], sizes).shape == sizes[0]

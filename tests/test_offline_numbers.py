@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,23 @@ def test_a_kernel_serves_other_shapes_of_the_same_graph(tmp_path: Path) -> None:
     plan = write(small, CpuParameters())
     assert plan is not None
     assert worst_ratio(large, caller(plan, large, tmp_path)) < RATIO
+
+
+def test_a_composed_candidate_serves_other_sizes(tmp_path: Path) -> None:
+    """Its tensors, and the shapes of what the library keeps, are told by those that it is given."""
+    case = Case(
+        "z = torch.fft.fft(x.flatten(1)).real.reshape(x.shape); e = torch.eye(x.shape[1], x.shape[2]); "
+        "return z.softmax(1) * y, x[:, 1:] - x[:, :-1], x.flip(0) + e, F.pad(x, (2, 1))",
+        "torch.randn(4, 6, 40)",
+        "torch.randn(40)",
+    )
+    plan = write(functional("composed", case), CpuParameters(short=0))
+    assert plan is not None and plan.candidate.tier == "composed" and "eye" not in plan.library
+    call = caller(plan, functional("composed", case), tmp_path)
+    for sizes in ((4, 6, 40), (5, 7, 33), (1, 2, 9)):
+        shape = ", ".join(map(str, sizes))
+        other = replace(case, x=f"torch.randn({shape})", y=f"torch.randn({sizes[-1]})")
+        assert worst_ratio(functional("other", other), call) < RATIO
 
 
 def test_special_values_come_through_as_in_pytorch(tmp_path: Path) -> None:

@@ -164,9 +164,11 @@ class CompiledForward:
                 made = forward(*given, **self.constants)
             except Exception as error:
                 raise refused(error, self.backend) from error
-        if isinstance(made, torch.Tensor):
-            return made
-        return made[0] if len(made) == 1 else tuple(made)
+        results = (made,) if isinstance(made, torch.Tensor) else tuple(made)
+        if sizes is not None and [tuple(r.shape) for r in results] != [tuple(shape) for shape in sizes]:
+            found = [tuple(r.shape) for r in results]
+            raise KernelRefused(f"The kernel itself refuses the call: it makes outputs of {found}, not of {sizes}.")
+        return results[0] if len(results) == 1 else results
 
     def traced(self, module: torch.nn.Module, leaves: Sequence[Any]) -> tuple[Any, str]:
         """Return the operator's result where its contract holds, else why it does not; conditions become guards.

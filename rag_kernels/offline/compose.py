@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
@@ -19,6 +18,7 @@ from rag_kernels.offline.codegen.c_types import headers
 from rag_kernels.offline.codegen.contraction import find_contraction
 from rag_kernels.offline.codegen.kernel_function import Function, part_function, whole_function
 from rag_kernels.offline.codegen.loop_nest import Names, build_nest
+from rag_kernels.offline.composed_sizes import reshaped, shapes_made
 from rag_kernels.offline.cpp import region
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda import function as cuda
@@ -293,7 +293,7 @@ def composed_body(made: Planned, *, begun: int = 0) -> Body:
     returned: set[str] = set()  # buffers that may be non-contiguous: whatever the library returned
     for run in grouped(steps):
         if isinstance(run, Library):
-            call = foreign_call(run.node, fp, returned) if is_foreign(run.node) else [library_call(run, fp)]
+            call = foreign_call(run.node, fp, returned) if is_foreign(run.node) else [library_call(run, fp, specs)]
             lines += [f"{run.node.name} = {call[0]}", *call[1:]]
             returned.add(run.node.name)
             continue
@@ -301,8 +301,8 @@ def composed_body(made: Planned, *, begun: int = 0) -> Body:
         f = part_function(fp, f"part_{begun + len(functions)}", run, needed, specs)
         functions.append(f)
         known = {b for other in functions[:-1] for b in other.outputs}  # of a growing concatenation
-        near = {i: specs[i] for i in f.inputs}
-        lines += [f"{b} = {allocate(specs[b], fp, near)}" for b in f.outputs if b not in known]
+        shapes = shapes_made(f)
+        lines += [f"{b} = {allocate(specs[b], fp, shapes[b])}" for b in f.outputs if b not in known]
         arguments = [
             i.python if isinstance(i, Number) else f"{i}.contiguous()" if i in returned else i for i in f.order
         ]
@@ -360,28 +360,11 @@ def needed_after(run: list[Region], steps: list[Region | Library], results: tupl
     return needed
 
 
-def allocate(spec: TensorSpec, fp: FunctionalProblem, near: Mapping[str, TensorSpec] = MappingProxyType({})) -> str:
-    """Return the Python expression that allocates a tensor.
-
-    It takes the shape of one of the tensors in `near` where that is the same, or but for dimensions of 1, so that the
-    candidate serves other sizes too.
-    """
+def allocate(spec: TensorSpec, fp: FunctionalProblem, shape: str = "") -> str:
+    """Return the Python expression that allocates a tensor, of a shape in Python where that is told."""
     device = next((a.name for a in fp.arguments if isinstance(a, TensorArgument)), "")
     where = f", device={device}.device" if device else ""
-    shape = next((f"{name}.shape" for name, other in near.items() if other.shape == spec.shape), "")
-    shape = shape or next((_kept(name, spec) for name, other in near.items() if _alike(spec, other)), "")
-    shape = shape or str(list(spec.shape))
-    return f"torch.empty({shape}, dtype=torch.{spec.dtype}{where})"
-
-
-def _alike(spec: TensorSpec, other: TensorSpec) -> bool:
-    same = len(spec.shape) == len(other.shape) and max(spec.shape, default=1) > 1
-    return same and all(a in (1, b) for a, b in zip(spec.shape, other.shape, strict=True))
-
-
-def _kept(name: str, spec: TensorSpec) -> str:
-    """Return a shape as another one with some dimensions 1, as a reduction leaves them."""
-    return f"[{', '.join('1' if n == 1 else f'{name}.shape[{d}]' for d, n in enumerate(spec.shape))}]"
+    return f"torch.empty({shape or list(spec.shape)}, dtype=torch.{spec.dtype}{where})"
 
 
 def foreign_call(node: Node, fp: FunctionalProblem, made: set[str]) -> list[str]:
@@ -393,12 +376,15 @@ def foreign_call(node: Node, fp: FunctionalProblem, made: set[str]) -> list[str]
     return [room, f"kernels.{base_name(node.op)}({', '.join([*inputs, *names])})"]
 
 
-def library_call(step: Library, fp: FunctionalProblem) -> str:
+def library_call(step: Library, fp: FunctionalProblem, specs: Mapping[str, TensorSpec]) -> str:
     """Return the Python expression that calls a library operator."""
     node = step.node
     if node.op == "getitem":
         return f"{python(node.args[0])}[{python(node.args[1])}]"
     arguments = [python(a) for a in node.args]
+    match node.args:
+        case Ref(name=name), tuple() as asked if operator(base_name(node.op)).reshape and name in specs:
+            arguments[1] = reshaped(name, specs[name].shape, node.outputs[0].shape, asked)
     arguments += [f"{k}={python(v)}" for k, v in node.kwargs if k not in {"device", "pin_memory", "layout"}]
     first = next((a.name for a in fp.arguments if isinstance(a, TensorArgument)), "")
     if first and operator(base_name(node.op)).names_device:

@@ -13,6 +13,7 @@ and what stayed the library's.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import sys
 import time
@@ -23,13 +24,12 @@ from pathlib import Path
 from offline_kernelbench import one, read_ahead
 from offline_tables import Row, read
 
+from rag_kernels.eval.aten import operator
 from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.limits import DEFENCES, Limits
 from rag_kernels.eval.problem import find_problems
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.ingest.functional.sizes import at_other_sizes
-from rag_kernels.offline.compose import first_plans
-from rag_kernels.offline.tuning import starting_parameters
 
 PRECISIONS = ("strict", "tf32")
 
@@ -89,11 +89,17 @@ def judged(files: list[Path], precision: str, asked: argparse.Namespace, started
         for (_, file), prepared in read_ahead(wanted, judge, asked, ahead):
             if time.monotonic() - started > asked.seconds:
                 break
-            row = {"level": "ordinary", "name": file.stem} | one(judge, prepared, asked)
-            if row["outcome"] not in ("problem", "fault"):
-                plans = list(first_plans(prepared.result(), starting_parameters(asked.device)))
-                row["library"] = min((p.library for p in plans), key=len, default=())
-            yield row
+            yield {"level": "ordinary", "name": file.stem} | one(judge, prepared, asked)
+
+
+def left(row: Row) -> list[str]:
+    """Return what the judged source leaves to the library, in order; views are free and are not counted."""
+    if row.get("tier") != "composed":
+        return []
+    python = ast.parse(row["source"].rpartition("'''")[2])
+    calls = [ast.unparse(node.func).split(".") for node in ast.walk(python) if isinstance(node, ast.Call)]
+    names = [call[3] if call[1] == "ops" else call[-1] for call in calls if call[0] == "torch" and len(call) > 1]
+    return [name for name in names if name != "empty" and not operator(name).view]
 
 
 def precision_of(file: Path) -> str:
@@ -119,7 +125,7 @@ def line(row: Row) -> str:
     labels = ", ".join([row["label"], *row["labels"]])
     return (
         f"| {row['name']} | {row['allowed']} | passed | {ours:.3f} | {eager:.3f} | {compiled} | {row['speedup']:.2f} | "
-        f"{labels} | {', '.join(row.get('library', ()))} |"
+        f"{labels} | {', '.join(left(row))} |"
     )
 
 
@@ -128,7 +134,7 @@ def table(rows: list[Row]) -> list[str]:
     rows = sorted(rows, key=lambda r: (r["outcome"] != "passed", -(r.get("speedup") or 0.0), r["name"]))
     passed = [r for r in rows if r["outcome"] == "passed"]
     wins = sum(r["speedup"] > 1 for r in passed)
-    whole = sum(not r.get("library") for r in passed)
+    whole = sum(not left(r) for r in passed)
     device = next((f"{r['gpu']}, PyTorch {r['torch']}" for r in rows), "")
     counts = (
         f"{device}: {len(rows)} problems, {len(passed)} verified, {whole} of these with nothing left to the library, "

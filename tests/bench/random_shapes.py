@@ -1,6 +1,6 @@
 """Call exported kernels with shapes, strides and dtypes at random, and count wrong numbers.
 
-    python tests/bench/random_shapes.py [CALLS] [NAME...]
+    python tests/bench/random_shapes.py [CALLS] [NAME...] [--device cuda] [--jobs 8]
 
 Each problem's first draft of the offline writer is exported as a module whose contract leaves every size free, wider
 than a judge would say: what is not served is left to the kernel's own checks. A call may be served or fall back to
@@ -9,23 +9,31 @@ PyTorch; a result that is not the module's is a fault and named with its shapes.
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
+import multiprocessing
+import os
 import random
+import re
 import sys
 import tempfile
 import warnings
-from dataclasses import replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rag_kernels import MemoryArchive, ScriptedJudge, generate, winner
-from rag_kernels.eval.records import Candidate, Contract, FunctionalProblem, ServedTensor
+from rag_kernels.eval.contract import contract
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Problem
 from rag_kernels.export.forms.module_file import write_module
 from rag_kernels.export.runtime import CompiledForward
+from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.offline.writer import OfflineWriter
-from rag_kernels.scripted import passed
+from rag_kernels.scripted import device, passed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -60,29 +68,46 @@ PROBLEMS: dict[str, tuple[str, tuple[str, str]]] = {
     "searchsorted": ("return torch.searchsorted(y, x), torch.bucketize(x, y, right=True)", SORTED),
     "grid_sample": ("return F.grid_sample(x, y, align_corners=False)", IMAGES),
     "fold": ("return F.fold(F.unfold(x, 3, padding=1), x.shape[-2:], 3, padding=1)", IMAGES),
+    "spectrum": ("return (torch.fft.fft(x).real * 2).tanh() * y", ROWS),
+    "flattened_spectrum": ("return torch.fft.fft(x.flatten(1)).real.reshape(x.shape).softmax(1) * y", PLANES),
+    "merged_batch": ("return torch.fft.fft(x).real.flatten(0, 1).unflatten(0, x.shape[:2]).cumsum(1) - y", PLANES),
+    "kronecker": ("return torch.kron(x[:, :2], x[:2] * 2).exp()", ROWS),
+    "outer_spectrum": ("return torch.fft.fft(x.t() @ x).real * torch.eye(x.shape[1], device=x.device)", ROWS),
 }
 
 
 AT = {"a": 72, "b": 80, "c": 66}  # loops of up to 64 would be numbers in the source
-NAMES = {str(size): name.upper() for name, size in AT.items()}
+LARGER = tuple({name: factor * n + n // 2 for name, n in AT.items()} for factor in (1, 2))
 RAN: list[str] = []  # a mark for each call that a kernel computed
+KINDS = ("served", "refused", "fell back", "checked")
+HEADS = ("problem", "calls", "served", "PyTorch refuses", "fell back", "refused by the kernel", "wrong")
 
 
 class FreeSizes(ScriptedJudge):
-    """Passes everything, with a contract in which every size is free."""
+    """Passes everything, with the contract of a kernel that was right at all sizes of the inputs."""
 
     def judge(self, problem: FunctionalProblem, candidates: Any, more: Any = None) -> Any:
-        tensors = tuple(
-            ServedTensor(a.name, a.spec.dtype, tuple(NAMES.get(str(n), str(n)) for n in a.spec.shape))
-            for a in problem.tensors
-        )
-        outputs = tuple(tuple(NAMES.get(str(n), str(n)) for n in spec.shape) for spec in problem.outputs)
-        self.verdict = replace(passed(2.0), contract=Contract(tensors, (), "allocation", outputs))
+        text = problem.problem.source
+        others = [form_of(text_at(text, sizes)) for sizes in LARGER]
+        self.verdict = replace(passed(2.0), contract=contract(problem, others, any_alignment=False))
         for candidate in candidates:
             yield candidate, self.judged_as(self.verdict)
 
     def confirm(self, problem: FunctionalProblem, candidate: Candidate) -> Any:
         return self.judged_as(self.verdict)
+
+
+def text_at(text: str, sizes: dict[str, int]) -> str:
+    """Return a problem's text with other sizes of its inputs."""
+    head, between, inputs = text.partition("def get_inputs")
+    known = {str(AT[name]): str(size) for name, size in sizes.items()}
+    return head + between + re.sub(r"\d+", lambda number: known.get(number[0], number[0]), inputs)
+
+
+def form_of(text: str) -> FunctionalProblem:
+    found = functionalize_here({"problem": Problem("other", text), "threads": 1})
+    assert isinstance(found, FunctionalProblem), found
+    return found
 
 
 def counting(run: Any) -> Any:
@@ -104,14 +129,13 @@ def sizes(draw: random.Random) -> dict[str, int]:
     return {name: draw.choice([1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 33, 64, 100, 129]) for name in "abc"}
 
 
-def exported(name: str, folder: Path) -> tuple[Any, torch.nn.Module]:
+def exported(name: str, folder: Path, backend: Any) -> tuple[Any, torch.nn.Module]:
     """Return a problem's exported module and the module itself."""
     body, (x, y) = PROBLEMS[name]
     path = folder / f"{name}.py"
     path.write_text(MODEL.format(init="pass", body=body, x=x.format(**AT), y=y.format(**AT)))
-    attempts = list(
-        generate(path, writer=OfflineWriter(), judge=FreeSizes(), archive=MemoryArchive(), rounds=1, retrieval="off")
-    )
+    judge, archive = FreeSizes(on=device(backend)), MemoryArchive()
+    attempts = list(generate(path, writer=OfflineWriter(), judge=judge, archive=archive, rounds=1, retrieval="off"))
     best = winner(attempts)
     assert best is not None, "no candidate"
     out = write_module(best, folder / f"{name}_kernel.py")
@@ -137,13 +161,14 @@ def strided(tensor: torch.Tensor, draw: random.Random) -> torch.Tensor:
     return torch.stack([tensor, tensor], -1)[..., 0]
 
 
-def trial(name: str, modules: tuple[Any, torch.nn.Module], draw: random.Random) -> str:
+def trial(name: str, modules: tuple[Any, torch.nn.Module], draw: random.Random, backend: str) -> str:
     """Return what came of one call: served, refused (by PyTorch), fell back, checked (by the kernel), or WRONG."""
     at, (x, y) = sizes(draw), PROBLEMS[name][1]
     torch.manual_seed(draw.randrange(1 << 30))
     inputs = [eval(text.format(**at), {"torch": torch}) for text in (x, y)]
     dtype = draw.choice([None] * 8 + [torch.float64, torch.bfloat16])
-    inputs = [strided(t.to(dtype) if dtype and t.is_floating_point() else t, draw) for t in inputs]
+    inputs = [(t.to(dtype) if dtype and t.is_floating_point() else t).to(backend) for t in inputs]
+    inputs = [strided(t, draw) for t in inputs]
     ours, theirs = modules
     try:
         wanted = theirs(*inputs)
@@ -152,10 +177,7 @@ def trial(name: str, modules: tuple[Any, torch.nn.Module], draw: random.Random) 
     ran = len(RAN)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            got = ours(*inputs)
-        except ValueError:  # the kernel's own check, at sizes that no judge would have left free
-            return "checked"
+        got = ours(*inputs)
     pairs = zip(*(v if isinstance(v, tuple) else (v,) for v in (got, wanted)), strict=True)
     right = all(
         a.shape == b.shape
@@ -164,36 +186,68 @@ def trial(name: str, modules: tuple[Any, torch.nn.Module], draw: random.Random) 
         for a, b in pairs
     )
     if not right:
-        called = [(tuple(t.shape), str(t.dtype), t.stride()) for t in inputs]
-        return f"WRONG at {called}"
-    return "served" if len(RAN) > ran else "fell back"
+        given = [(tuple(t.shape), str(t.dtype), t.stride()) for t in inputs]
+        return f"WRONG at {given}"
+    if len(RAN) > ran:
+        return "served"
+    return "checked" if ours.kernel_reason.startswith("The kernel itself") else "fell back"
 
 
 def tolerance(wanted: torch.Tensor) -> float:
     return {torch.bfloat16: 5e-2, torch.float64: 1e-4}.get(wanted.dtype, 1e-4)
 
 
-def main(calls: int, names: list[str]) -> None:
-    folder, draw = Path(tempfile.mkdtemp()), random.Random(1)
-    total = 0
-    chosen = names or list(PROBLEMS)
-    heads = ("problem", "calls", "served", "PyTorch refuses", "fell back", "refused by the kernel", "wrong")
-    print(f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}", sep="\n")
-    for name in chosen:
-        try:
-            modules = exported(name, folder)
-        except Exception as error:
-            print(f"| {name} | {type(error).__name__}: {str(error)[:200]} |", flush=True)
-            continue
-        told = [trial(name, modules, draw) for _ in range(calls // len(chosen))]
-        wrong = [text for text in told if text.startswith("WRONG")]
-        counts = " | ".join(str(told.count(kind)) for kind in ("served", "refused", "fell back", "checked"))
-        print(f"| {name} | {len(told)} | {counts} | {len(wrong)} |", flush=True)
-        for text in wrong[:3]:
-            print(f"    {text}", flush=True)
-        total += len(wrong)
-    sys.exit(bool(total))
+@dataclass(frozen=True)
+class Row:
+    """What came of the calls of one problem."""
+
+    name: str
+    told: tuple[str, ...] = ()
+    fault: str = ""
+
+    @property
+    def wrong(self) -> list[str]:
+        return [text for text in self.told if text.startswith("WRONG")]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return len(self.told), *(self.told.count(kind) for kind in KINDS), len(self.wrong)
+
+
+def called(name: str, *, calls: int, backend: str) -> Row:
+    """Return what becomes of so many calls of a problem's exported kernel."""
+    warnings.simplefilter("ignore")  # of variances of one number
+    torch.set_num_threads(2)
+    draw = random.Random(name)
+    try:
+        modules = exported(name, Path(tempfile.mkdtemp()), backend)
+    except Exception as error:
+        return Row(name, fault=f"{type(error).__name__}: {str(error)[:200]}")
+    return Row(name, tuple(trial(name, modules, draw, backend) for _ in range(calls)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("calls", nargs="?", type=int, default=10_000)
+    parser.add_argument("names", nargs="*", help="problems; all without any")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="problems at once")
+    asked = parser.parse_args()
+    chosen = asked.names or list(PROBLEMS)
+    work = partial(called, calls=-(-asked.calls // len(chosen)), backend=asked.device)
+    print(f"| {' | '.join(HEADS)} |", f"|---|{'---:|' * (len(HEADS) - 1)}", sep="\n")
+    rows = []
+    with ProcessPoolExecutor(asked.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for row in pool.map(work, chosen):
+            rows.append(row)
+            print(f"| {row.name} | {row.fault or ' | '.join(map(str, row.counts))} |", flush=True)
+            for text in row.wrong[:3]:
+                print(f"    {text}", flush=True)
+    calls, served, *_, wrong = map(sum, zip(*(row.counts for row in rows), strict=True))
+    where = torch.cuda.get_device_name() if asked.device == "cuda" else f"{os.cpu_count()} threads of a CPU"
+    print(f"\n{where}, PyTorch {torch.__version__}: {calls} calls, {served} served by kernels, {wrong} wrong.")
+    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000, sys.argv[2:])
+    main()

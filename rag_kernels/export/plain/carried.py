@@ -86,9 +86,10 @@ class Call:
         """Return a size; one by name is what the first argument with the name makes of it."""
         if isinstance(size, int):
             return size
-        factor, _, name = size.rpartition("*")
+        multiple, sign, more = size.partition("-") if "-" in size else size.partition("+")
+        factor, _, name = multiple.rpartition("*")
         times = int(factor or 1)
-        return times * bound.setdefault(name, has // times)
+        return times * bound.setdefault(name, has // times) + int(f"{sign}{more or 0}")
 
     def placed(self, value: torch.Tensor) -> torch.Tensor:
         """Return a tensor as the kernel takes it: contiguous, and where it was tried."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from rag_kernels.export.serving.torch_operator import Backward
 
 
+CUDA_NAMES = ("cuda", "cublas", "cudnn", "cusolver", "cufft", "cusparse", "memory")  # in PyTorch's errors of a device
+
+
 class KernelRefused(ValueError):
     """The kernel itself raised: its own checks are narrower than what it was seen to take."""
 
@@ -24,10 +27,14 @@ class KernelRefused(ValueError):
 def refused(error: Exception, backend: str) -> KernelRefused:
     """Return an error of a kernel as its refusal; raises the error itself where no check of a kernel raised it.
 
-    On a GPU a RuntimeError is CUDA's: a launch that failed, no memory, or the fault of an earlier kernel, after which
-    nothing may run. A kernel's own checks raise others (`RK_CHECK` a ValueError).
+    On a GPU a RuntimeError that speaks of CUDA is a launch that failed, no memory, or the fault of an earlier kernel,
+    after which nothing may run. A kernel's own checks raise others (`RK_CHECK` a ValueError), as PyTorch does where a
+    composed candidate asks for a shape that a tensor cannot take.
     """
-    if isinstance(error, MemoryError) or (backend == "cuda" and isinstance(error, RuntimeError)):
+    of_the_device = isinstance(error, RuntimeError) and (
+        type(error) is not RuntimeError or any(name in str(error).lower() for name in CUDA_NAMES)
+    )
+    if isinstance(error, MemoryError) or (backend == "cuda" and of_the_device):
         raise error
     return KernelRefused(f"The kernel itself refuses the call: {error}")
 

@@ -17,7 +17,7 @@ from rag_kernels.export.serving.guard import Lines
 if TYPE_CHECKING:
     import torch
 
-Size = int | str  # a number that stays, or a free size: "N", "2*N"
+Size = int | str  # a number that stays, or a free size: "N", "2*N"; of an output "2*N-1" too
 Shape = tuple[Size, ...]
 Sizes = tuple[int, ...]
 ALIGNED_BYTES = 64  # as PyTorch allocates on the CPU; more on a GPU
@@ -326,8 +326,9 @@ def _factor(size: str) -> tuple[int, str]:
 def _size(size: Size, bound: dict[str, int]) -> int:
     if isinstance(size, int):
         return size
-    factor, name = _factor(size)
-    return factor * bound[name]
+    times, sign, more = size.partition("-") if "-" in size else size.partition("+")
+    factor, name = _factor(times)
+    return factor * bound[name] + int(f"{sign}{more or 0}")
 
 
 def _bind(size: Size, has: int, bound: dict[str, int]) -> None:

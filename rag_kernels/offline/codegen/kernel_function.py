@@ -135,14 +135,19 @@ class Sizes:
             self.checks += [f"{text} == {ir.size_of(group)}" for text, group in dict.fromkeys(external)]
         for leaf in rest:
             self.declare(leaf, str(leaf.size))
-        bounded = sorted((leaf for leaf in self.known if leaf.most), key=lambda leaf: leaf.serial)
+        in_order = sorted(self.known, key=lambda leaf: leaf.serial)
+        self.checks += [check for leaf in in_order if (check := self._along(leaf))]
+        bounded = [leaf for leaf in in_order if leaf.most]
         self.checks += [f"{self.names[leaf]} > 0 && {self.names[leaf]} <= {leaf.most}" for leaf in bounded]
 
     def equations(self, function: Function) -> tuple[list[tuple[str, ir.Group]], list[tuple[ir.Group, ir.Group]]]:
         """Return sizes of parameters with their loops, and scratch buffers' loops with those that read them."""
         external: list[tuple[str, ir.Group]] = []
         internal: list[tuple[ir.Group, ir.Group]] = []
-        written = {buffer: r.dims(buffer) for r in function.regions for buffer in r.stores}
+        written: dict[str, list[tuple[ir.Group, ...]]] = {}
+        for r in function.regions:
+            for buffer in r.stores:
+                written.setdefault(buffer, []).append(r.dims(buffer))
         for region in function.regions:
             for buffer in region.stores:
                 if buffer in function.outputs:
@@ -151,9 +156,9 @@ class Sizes:
                 if v.buffer in function.inputs:
                     external += [(f"{c_name(v.buffer)}.size({d})", g) for d, g in enumerate(v.stored)]
                 else:
-                    dims = written[v.buffer]
-                    if tuple(map(ir.size_of, dims)) == tuple(map(ir.size_of, v.stored)):
-                        internal += list(zip(dims, v.stored, strict=True))
+                    for dims in written[v.buffer]:  # several regions, of a concatenation
+                        if tuple(map(ir.size_of, dims)) == tuple(map(ir.size_of, v.stored)):
+                            internal += list(zip(dims, v.stored, strict=True))
             values = list(ir.walk(*region.stores.values()))
             named = {a for v in values for a in ir.own_atoms(v)}
             named |= {a for v in values if isinstance(v, ir.Index) and v.limit for a in ir.leaves(v.limit)}
@@ -175,6 +180,10 @@ class Sizes:
                     pending.remove((text, group))
                     self.solve_one(text, group)
                     progress = True
+            for leaf in {leaf: None for pair in internal for group in pair for leaf in ir.leaves(group)}:
+                if leaf not in self.known and leaf.along and all(a in self.known for a in ir.leaves(leaf.along[0])):
+                    self.declare(leaf, self._shorter(*leaf.along))
+                    progress = True
             for left, right in internal:
                 for mine, other in ((left, right), (right, left)):
                     unknown = [leaf for leaf in ir.leaves(mine) if leaf not in self.known]
@@ -182,6 +191,17 @@ class Sizes:
                         self.solve_one(self.names.product(other), ir.leaves(mine))
                         progress = True
         return pending
+
+    def _shorter(self, group: ir.Group, fewer: int) -> str:
+        """Return the number of elements of a group, so many fewer."""
+        more = f" - {fewer}" if fewer > 0 else f" + {-fewer}" if fewer else ""
+        return f"{self.names.product(group)}{more}"
+
+    def _along(self, leaf: ir.Atom) -> str:
+        """Return the check that a loop is as long as the dimension along which it runs lets it be; "" without one."""
+        if leaf.along is None or not all(a in self.known for a in ir.leaves(leaf.along[0])):
+            return ""
+        return f"{self.names[leaf]} == {self._shorter(*leaf.along)}"
 
     def solve_one(self, text: str, group: ir.Group) -> None:
         """Declare the one unknown leaf of `text == product of the group`, and check the equation if it has others."""

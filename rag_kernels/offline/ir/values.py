@@ -34,6 +34,7 @@ class Atom:
     fixed: bool = False  # a number of the problem (heads, groups), not a size that varies with the input
     window: bool = False  # runs inside a pooling window
     most: int = 0  # steps that a kernel serves, at least one; 0: any number
+    along: tuple[Group, int] | None = None  # so many steps fewer than this group has, whatever its size
     alias: Atom | None = None
     parts: tuple[Atom, Atom] | None = None
     whole: Atom | None = None  # of which this is a part
@@ -408,4 +409,5 @@ class Loops:
         self.users.setdefault(a, []).extend(users)
         b.alias = a
         a.fixed = a.fixed or b.fixed
+        a.along = a.along or b.along
         a.most = min(a.most or b.most, b.most or a.most)

@@ -520,13 +520,20 @@ class Lowering:
         """Return the value with its dimensions listed in another way (no loop changes)."""
         return self.tracked(ir.Op(dims, value.dtype, Operator.SAME, (value,)))
 
-    def reindex(self, value: ir.Value, dim: int, form: Callable[[], tuple[ir.Form, ir.Group]]) -> ir.Value:
-        """Return the value with one dimension indexed by an affine form over new loops (slice, flip, window)."""
+    def reindex(
+        self, value: ir.Value, dim: int, form: Callable[[], tuple[ir.Form, ir.Group]], *, fewer: int | None = None
+    ) -> ir.Value:
+        """Return the value with one dimension indexed by an affine form over new loops (slice, flip, window).
+
+        `fewer` says by how many steps the first of them is shorter than the dimension, whatever its size.
+        """
         group = ir.leaves(value.dims[dim])
         if len(group) > 1:
             value = self.reload(value)
             group = ir.leaves(value.dims[dim])
         index, new = form()
+        if fewer is not None and new:
+            new[0].along = (group, fewer)
         dims = (*value.dims[:dim], new, *value.dims[dim + 1 :])
         if not group:
             return self.with_dims(value, dims)
@@ -534,5 +541,7 @@ class Lowering:
             return self.tracked(ir.rebuild(value, {group[0]: index}, dims))
         except ir.Unfusable:
             again = self.reload(value)
+            if fewer is not None and new:
+                new[0].along = (again.dims[dim], fewer)
             dims = (*again.dims[:dim], new, *again.dims[dim + 1 :])
             return self.tracked(ir.rebuild(again, {ir.leaves(again.dims[dim])[0]: index}, dims))

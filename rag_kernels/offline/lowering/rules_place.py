@@ -81,6 +81,8 @@ def bordered(
     if left <= 0 and right <= 0:
         return slice_value(lowering, value, dim, -left, size + left + right)
     group = loop(size + left + right)
+    for atom in group:
+        atom.along = (value.dims[dim], -left - right)
     here = iota(lowering, group, len(value.dims) - 1 - dim, start=-left)
     before, after = OUTSIDE[mode]
     count = length(lowering, value, dim)

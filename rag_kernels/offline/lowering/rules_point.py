@@ -306,6 +306,14 @@ def arange(lowering: Lowering, node: Node) -> ir.Value:
     return lowering.cast(place, dtype)
 
 
+def eye(lowering: Lowering, node: Node) -> ir.Value:
+    """Return ones where row and column are the same, zeros elsewhere."""
+    rows, columns = ir.tensor_dims(node.outputs[0].shape)
+    terms = (*((a, 1) for a in columns), *((a, -1) for a in rows))
+    place = lowering.tracked(ir.Index((rows, columns), "int64", ir.Form(terms)))
+    return lowering.cast(lowering.op(lambda place: equal(place, 0), place), out_dtype(node))
+
+
 def linspace(lowering: Lowering, node: Node) -> ir.Value:
     """Return numbers at equal distances, from both ends as PyTorch counts."""
     start, end, dtype = given(node, 0), given(node, 1), out_dtype(node)

@@ -64,8 +64,13 @@ def broadcast_tensors(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
     return tuple(lowering.with_dims(v, dims) for v in values)
 
 
-def slice_value(lowering: Lowering, value: ir.Value, dim: int, start: int, length: int, step: int = 1) -> ir.Value:
-    """Return `length` elements from `start`, below zero from the end, along a dimension, every `step`th of them."""
+def slice_value(
+    lowering: Lowering, value: ir.Value, dim: int, start: int, length: int, step: int = 1, *, ends: bool = False
+) -> ir.Value:
+    """Return `length` elements from `start`, below zero from the end, along a dimension, every `step`th of them.
+
+    `ends` says that it ends where the dimension does, or so many elements before: a longer one's is longer.
+    """
     dim %= len(value.dims)
     if length == ir.size_of(value.dims[dim]) and step == 1:
         return value
@@ -75,7 +80,8 @@ def slice_value(lowering: Lowering, value: ir.Value, dim: int, start: int, lengt
         group: ir.Group = () if length == 1 else (ir.Atom(length),)
         return ir.Form(tuple((a, step) for a in group), start, ((before, 1),) if start < 0 else ()), group
 
-    return lowering.reindex(value, dim, form)
+    fewer = ir.size_of(before) - length if ends and start >= 0 and step == 1 else None
+    return lowering.reindex(value, dim, form, fewer=fewer)
 
 
 def slice_(lowering: Lowering, node: Node) -> ir.Value:
@@ -83,8 +89,9 @@ def slice_(lowering: Lowering, node: Node) -> ir.Value:
     dim = given(node, 1, "dim", 0)
     start = given(node, 2, "start", 0) or 0
     size = value.shape[dim]
-    start = max(-size, min(start, size))
-    return slice_value(lowering, value, dim, start, node.outputs[0].shape[dim], given(node, 4, "step", 1))
+    start, end = max(-size, min(start, size)), given(node, 3, "end")
+    ends = end is None or end < 0 or end > size
+    return slice_value(lowering, value, dim, start, node.outputs[0].shape[dim], given(node, 4, "step", 1), ends=ends)
 
 
 def narrow(lowering: Lowering, node: Node) -> ir.Value:
@@ -108,7 +115,7 @@ def flipped(atom: ir.Atom) -> Callable[[], tuple[ir.Form, ir.Group]]:
 def flip(lowering: Lowering, node: Node) -> ir.Value:
     value = lowering.value(given(node, 0))
     for dim in given(node, 1):
-        value = lowering.reindex(value, dim % len(value.dims), flipped(ir.Atom(value.shape[dim])))
+        value = lowering.reindex(value, dim % len(value.dims), flipped(ir.Atom(value.shape[dim])), fewer=0)
     return value
 
 
@@ -140,7 +147,8 @@ def unfold(lowering: Lowering, node: Node) -> ir.Value:
     outer: ir.Group = () if count == 1 else (ir.Atom(count),)
     inner: ir.Group = () if size == 1 else (ir.Atom(size, fixed=True, window=size > step),)
     form = ir.Form((*((a, step) for a in outer), *((a, 1) for a in inner)))
-    value = lowering.reindex(value, dim, lambda: (form, (*outer, *inner)))
+    fewer = size - 1 if step == 1 and outer else None
+    value = lowering.reindex(value, dim, lambda: (form, (*outer, *inner)), fewer=fewer)
     return lowering.with_dims(value, (*value.dims[:dim], outer, *value.dims[dim + 1 :], inner))
 
 

@@ -1,0 +1,131 @@
+"""Sizes in the Python of a composed candidate: told by tensors that are at hand, so that it serves other sizes too.
+
+Comes in: a generated function, whose loops tell which sizes hang together, or a reshape that the library keeps. Goes
+out: Python expressions of shapes. What no tensor tells is a number of this problem. Knows nothing of C++.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from rag_kernels.eval.records import TensorSpec
+from rag_kernels.offline.codegen.kernel_function import Function, loads_of
+from rag_kernels.offline.ir import values as ir
+
+Told = dict[ir.Atom, str]
+
+
+def shapes_made(function: Function) -> dict[str, str]:
+    """Return the shape of each output as Python, by the shapes of inputs."""
+    told = _sizes_told(function)
+    made: dict[str, str] = {}
+    for region in function.regions:
+        for buffer in region.stores:
+            if buffer in function.outputs:
+                made.setdefault(buffer, _shape(region.dims(buffer), told, function.specs))
+    return made
+
+
+def _sizes_told(function: Function) -> Told:
+    """Return what each loop's size is by the shapes of inputs, as far as these tell."""
+    loads = [v for region in function.regions for v in loads_of(region)]
+    written = [(buffer, region.dims(buffer)) for region in function.regions for buffer in region.stores]
+    pending = [
+        (f"{v.buffer}.shape[{d}]", ir.leaves(group))
+        for v in loads
+        if v.buffer in function.inputs
+        for d, group in enumerate(v.stored)
+    ]
+    between = [
+        (ir.leaves(one), ir.leaves(other))
+        for v in loads
+        for buffer, dims in written
+        if buffer == v.buffer and [*map(ir.size_of, dims)] == [*map(ir.size_of, v.stored)]
+        for one, other in zip(dims, v.stored, strict=True)
+    ]
+    stored = [group for region in function.regions for buffer in region.stores for group in region.dims(buffer)]
+    tied = [leaf for group in stored for leaf in ir.leaves(group) if leaf.along]
+    told: Told = {leaf: str(leaf.size) for _, group in pending for leaf in group if leaf.fixed}
+    before = -1
+    while len(told) > before:
+        before = len(told)
+        equal = [(_product(one, told), other) for one, other in (*between, *(pair[::-1] for pair in between))]
+        equal += [(_shorter(leaf.along, told), (leaf,)) for leaf in tied if leaf.along]
+        for text, group in (*pending, *((text, group) for text, group in equal if text)):
+            unknown = [leaf for leaf in group if leaf not in told]
+            if len(unknown) == 1:
+                rest = _product([leaf for leaf in group if leaf is not unknown[0]], told)
+                told[unknown[0]] = f"{text} // ({rest})" if len(group) > 1 else text
+    return told
+
+
+def _shorter(along: tuple[ir.Group, int], told: Told) -> str:
+    """Return the number of elements of a group, so many fewer; "" where it is not told."""
+    group, fewer = along
+    size = _product(ir.leaves(group), told)
+    if size.isdigit():
+        return str(int(size) - fewer)
+    return f"{size} - {fewer}" if size and fewer > 0 else f"{size} + {-fewer}" if size and fewer else size
+
+
+def _product(group: Sequence[ir.Atom], told: Told) -> str:
+    """Return how many elements a group has; "" where that is not told."""
+    if not all(leaf in told or leaf.fixed for leaf in group):
+        return ""
+    sizes = [told.get(leaf, str(leaf.size)) for leaf in group]
+    number = prod(int(text) for text in sizes if text.isdigit())
+    compound = [text for text in sizes if not text.isdigit()]
+    texts = [f"({text})" if " " in text and len(sizes) > 1 else text for text in compound]
+    return " * ".join([*([str(number)] if number != 1 or not texts else []), *texts])
+
+
+def _shape(dims: Sequence[ir.Group], told: Told, specs: Mapping[str, TensorSpec]) -> str:
+    """Return a shape: that of another tensor where it is the very one."""
+    texts = [_product(ir.leaves(group), told) or str(ir.size_of(group)) for group in dims]
+    for name in dict.fromkeys(text.partition(".shape")[0] for text in texts if not text.isdigit()):
+        own = (
+            [f"{name}.shape[{d}]" if n != 1 else "1" for d, n in enumerate(specs[name].shape)] if name in specs else []
+        )
+        if own == texts:
+            return f"{name}.shape"
+    return f"[{', '.join(texts)}]"
+
+
+def reshaped(name: str, before: Sequence[int], after: Sequence[int], asked: Sequence[object]) -> str:
+    """Return the shape that a tensor of this name is given, by its own: dimensions that stay or merge follow it.
+
+    Of a dimension that is split the outermost part does. `asked` has a -1 where PyTorch finds the size itself.
+    """
+    texts, i, j = list[str](), 0, 0
+    while j < len(after):
+        if after[j] == 1:
+            texts, j = [*texts, "1"], j + 1
+            continue
+        first, start = i, j
+        i, j = i + 1, j + 1
+        while i <= len(before) and prod(before[first:i]) != prod(after[start:j]):
+            if prod(before[first:i]) < prod(after[start:j]):
+                i += 1
+            else:
+                j += 1
+            if j > len(after):
+                break
+        if i > len(before) or j > len(after):
+            return _numbers(asked)
+        texts += _part(name, [d for d in range(first, i) if before[d] != 1], after[start:j], asked[start:j])
+    return f"[{', '.join(texts)}]"
+
+
+def _part(name: str, from_: Sequence[int], to: Sequence[int], asked: Sequence[object]) -> list[str]:
+    """Return dimensions that hold the elements of so many dimensions before."""
+    size = " * ".join(f"{name}.shape[{d}]" for d in from_)
+    if len(to) == 1:
+        return ["-1" if asked[0] == -1 else size]
+    if len(from_) > 1 or -1 in asked:
+        return [str(n) for n in asked]
+    return [f"{size} // {prod(to[1:])}", *map(str, to[1:])]
+
+
+def _numbers(asked: Sequence[object]) -> str:
+    return f"[{', '.join(map(str, asked))}]"
