@@ -212,11 +212,12 @@ class Reference:
             case ComputeAnswer(draw, noisy, moved):
                 self.kept.clear()  # a GPU's memory may be needed
                 reply = self.answers.compute(draw, noisy=noisy, moved=moved)
-            case CheckOutputs(draw, taken, limits, noisy):
+            case CheckOutputs(draw, taken, limits, noisy, settle):
                 self.kept.clear()
-                reply = self.answers.check(self._outputs(taken), draw, limits, noisy=noisy)
-            case ShowPrecision(draw, taken):
-                reply = self.answers.precision(self._outputs(taken), draw)
+                reply = self.answers.check(self._outputs(taken), draw, limits, noisy=noisy, settle=settle)
+            case ShowPrecision(draw, taken, ordinary):
+                outputs = self._outputs(taken)
+                reply = self.answers.kept_bits(outputs, draw) if ordinary else self.answers.precision(outputs, draw)
             case AskForProbes():
                 reply = Probes(probes_of(self.fp))
             case Settle():

@@ -12,6 +12,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -29,11 +30,14 @@ from rag_kernels.eval.numerics.compare import (
     own_error,
     yardstick,
 )
+from rag_kernels.eval.numerics.cut_factors import BITS, COARSE_SHARE, COARSER, GOES_WITH, goes_with, middle
 from rag_kernels.eval.numerics.exactness_probe import relative_error, targets
+from rag_kernels.eval.numerics.octaves import small_fault
 from rag_kernels.eval.numerics.oracle import ExactCasts, double_factories, right_answer
 from rag_kernels.eval.numerics.rounding_faults import rounding_fault
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, RoundingNoise, rounded_anew, through, to_tf32
 from rag_kernels.eval.numerics.steps import Choosing, as_good, as_pytorch_steps, excused, stepped
+from rag_kernels.eval.numerics.ties import Arranged, taken_by, takes_any
 from rag_kernels.eval.steps import has_steps
 
 NOISE_RUNS = 3
@@ -58,6 +62,7 @@ class Answer:
     noise: list[torch.Tensor | None] | None = None
     owed: list[Yardstick | None] = field(default_factory=list)  # empty until it was asked for
     raw: list[torch.Tensor] = field(default_factory=list)  # the module's outputs, where steps were taken out
+    moved: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # by bits of factors that products kept
 
     def yardsticks(self) -> list[Yardstick | None]:
         """Return what each output is held against."""
@@ -79,7 +84,7 @@ class RightAnswers:
         `operands` is the unit roundoff that those of products in fp32 may have, where a lower precision is allowed.
         """
         self.module, self.forms, self.operands = module, forms, operands
-        self.has_steps = has_steps(module.fp)
+        self.has_steps, self.takes_any = has_steps(module.fp), takes_any(module.fp)
         self.answers: dict[int, Answer] = {}
 
     def compute(self, draw: int, *, noisy: bool, moved: bool) -> Answered:
@@ -97,16 +102,58 @@ class RightAnswers:
         self._release()
         return Answered(answer.kind, all(map(math.isfinite, own)), worst, own)
 
-    def check(self, outputs: Outputs, draw: int | None, limits: tuple[float, float] | None, *, noisy: bool) -> Checked:
+    def check(
+        self,
+        outputs: Outputs,
+        draw: int | None,
+        limits: tuple[float, float] | None,
+        *,
+        noisy: bool,
+        settle: bool = False,
+    ) -> Checked:
         """Compare outputs with the answer of a draw, or with one computed now for the current content.
 
-        `limits` are error ratios, of the root mean square and of the largest error. Raises as `compute` does.
+        `limits` are error ratios, of the root mean square and of the largest error. Where small elements are off, or
+        equals may be taken in another order, it can be told to `settle` that, on the answer's own content. Raises as
+        `compute` does.
         """
         answer = self.answers[draw] if draw is not None else self._compute()
         if noisy and draw is None:
             answer.noise = self._noise(answer, operands=self.operands)
-        noise = answer.noise or [None] * len(answer.oracle)
         outputs = [got.to(self.module.device) for got in outputs]
+        results = self._compared(outputs, answer, limits, settle=settle)
+        if self.takes_any and not all(result.ok for result in results):
+            if not settle:
+                results = [replace(result, unsettled=not result.ok) for result in results]
+            elif (other := self._in_their_order(outputs, answer)) is not None:
+                results = self._compared(outputs, other, limits, settle=settle)
+        self._release()
+        return Checked(tuple(results))
+
+    def _in_their_order(self, outputs: Outputs, answer: Answer) -> Answer | None:
+        """Return the answer where equals are taken as outputs took them; None where they do not tell, or wrongly."""
+
+        def run(places: dict[int, torch.Tensor]) -> tuple[list[torch.Tensor], Arranged]:
+            self.module.restore()
+            with Arranged(places) as found:
+                return self.module.own_results(self.module.call()), found
+
+        def in_double() -> list[torch.Tensor]:
+            with Arranged(places):
+                return self.module.call_in_double()
+
+        places = taken_by(outputs, run)
+        if answer.kind != "fp64" or places is None:
+            return None
+        own, _ = run(places)
+        exact = right_answer(in_double, own)
+        return None if exact is None else self._without_steps(Answer(own, exact, "fp64"))
+
+    def _compared(
+        self, outputs: Outputs, answer: Answer, limits: tuple[float, float] | None, *, settle: bool
+    ) -> list[Comparison]:
+        """Compare outputs with an answer, one by one."""
+        noise = answer.noise or [None] * len(answer.oracle)
         if answer.raw:
             outputs = [as_pytorch_steps(*o) for o in zip(outputs, answer.raw, answer.oracle, strict=True)]
         results = [
@@ -115,14 +162,16 @@ class RightAnswers:
                 outputs, answer.reference, answer.oracle, noise, answer.yardsticks(), strict=True
             )
         ]
+        known = answer.noise or (self._noise(answer, operands=self.operands) if settle else None)
         for at, (result, got) in enumerate(zip(results, outputs, strict=True)):
             if not result.ok:
                 results[at] = self._settled(result, at, got, answer, limits)
+            elif answer.kind == "fp64" and got.is_floating_point():
+                results[at] = self._where_small(result, got, at, answer, known)
         if answer.kind == "fp64" and answer.noise is None:  # of ordinary contents
             given = zip(results, outputs, answer.reference, answer.oracle, strict=True)
             results = [replace(r, rounding=rounding_fault(g, own, o)) for r, g, own, o in given]
-        self._release()
-        return Checked(tuple(results))
+        return results
 
     def precision(self, outputs: Outputs, draw: int) -> PrecisionShown:
         """Name the precision that outputs show on the probe's draw, which is the current content."""
@@ -131,6 +180,27 @@ class RightAnswers:
         if name == "bf16" and error <= self._between(draw):
             name = "tf32"
         return PrecisionShown(name, error)
+
+    def kept_bits(self, outputs: Outputs, draw: int) -> PrecisionShown:
+        """Name the precision of factors that errors on an ordinary draw, which is the current content, go with."""
+        answer = self.answers[draw]
+        if answer.kind != "fp64" or not any(self._share_lost(outputs, answer, bits) for bits in BITS):
+            return PrecisionShown("strict", 0.0)
+        shares = {name: self._share_lost(outputs, answer, bits) for name, bits in COARSER.items()}
+        name = next((name for name, share in shares.items() if share > COARSE_SHARE), "split-precision")
+        return PrecisionShown(name, 2.0 ** (1 - COARSER.get(name, max(BITS))))
+
+    def _share_lost(self, outputs: Outputs, answer: Answer, bits: int) -> float:
+        """Return how much of what outputs lose where products keep fewer bits of their factors is in the errors."""
+        if bits not in answer.moved:
+            self.module.restore()
+            with double_factories(), Perturbed(operands=partial(middle, bits=bits)):
+                answer.moved[bits] = self.module.call_in_double()
+        shares = [0.0]
+        for got, exact, less in zip(outputs, answer.oracle, answer.moved[bits], strict=True):
+            if got.dtype == torch.float32:
+                shares.append(goes_with(got.to(self.module.device), exact, less))
+        return max(share if share > GOES_WITH else 0.0 for share in shares)
 
     def _probed(self, outputs: Outputs, draw: int) -> float:
         """Return the largest relative error of any output on the probe's draw."""
@@ -217,6 +287,15 @@ class RightAnswers:
         if result.one_apart and decided_by_rounding(got, own, right, self._again(at)):
             return Comparison(True, 0.0, "")
         return Comparison(True, 0.0, "") if self._chosen_as_well(at, got, own, right) else result
+
+    def _where_small(
+        self, result: Comparison, got: torch.Tensor, at: int, answer: Answer, noise: list[torch.Tensor | None] | None
+    ) -> Comparison:
+        """Return the result of an output that is right by its rows: wrong where its small elements are."""
+        found = small_fault(got, answer.reference[at], answer.oracle[at], noise=noise[at] if noise else None)
+        if found is None:
+            return result
+        return Comparison(False, result.ratio, found.told, relative=found.error, unsettled=noise is None)
 
     def _again(self, at: int) -> Iterator[torch.Tensor]:
         """Yield an output of one run after another with amplified rounding.

@@ -216,6 +216,7 @@ class CheckOutputs:
     taken: int | None
     limits: tuple[float, float] | None
     noisy: bool = False  # of the current content: measure what honest rounding may do there, as on special values
+    settle: bool = False  # the content is there: measure that where small elements are off
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +232,7 @@ class Comparison:
     relative: float = math.inf
     rounding: str = ""  # what is wrong with the rounding of an output of 16 bits
     one_apart: bool = False  # integers that are wrong, each by one
+    unsettled: bool = False  # wrong where it is small, unless honest rounding is as far off there: to be asked again
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +244,14 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class ShowPrecision:
-    """Name the precision that outputs on the probe's draw show: `PrecisionShown`. `taken` as in `CheckOutputs`."""
+    """Name the precision that outputs show: `PrecisionShown`. `taken` as in `CheckOutputs`.
+
+    On a probe's draw by their errors, on an `ordinary` one by whether these are of factors that were cut.
+    """
 
     draw: int
     taken: int | None
+    ordinary: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -559,7 +560,11 @@ class ProblemSession:
             self.ask(ComputeAnswer(answer, noisy), Answered, deadline_s=limit_s)
             self.answered.add(answer)
         self._submit(outputs)
-        results = self.ask(CheckOutputs(answer, outputs.number, limits, noisy), Checked, deadline_s=limit_s).results
+        request = CheckOutputs(answer, outputs.number, limits, noisy)
+        results = self.ask(request, Checked, deadline_s=limit_s).results
+        if any(result.unsettled for result in results):
+            self.write(recipe)
+            results = self.ask(replace(request, settle=True), Checked, deadline_s=limit_s).results
         unsound = self.unsound.get(draw, set()) if draw is not None else set()
         return tuple(Comparison(True, 0.0, "") if i in unsound else result for i, result in enumerate(results))
 
@@ -608,11 +613,14 @@ class ProblemSession:
             os.close(self._shared[0])
             self._shared = None
 
-    def precision(self, outputs: OutputSnapshot, draw: int) -> tuple[str, float]:
-        """Return the precision class that the outputs on the probe's draw show, and their relative error."""
+    def precision(self, outputs: OutputSnapshot, draw: int, *, ordinary: bool = False) -> tuple[str, float]:
+        """Return the precision class that the outputs on a probe's draw, or on an `ordinary` one, show, and the
+        relative error that goes with it.
+        """
         self._submit(outputs)
         self.write(plain(draw, len(self.specs)))
-        reply = self.ask(ShowPrecision(draw, outputs.number), PrecisionShown)
+        limit_s = max(self.limits.open_s, 4 * self.call_limit_s)
+        reply = self.ask(ShowPrecision(draw, outputs.number, ordinary), PrecisionShown, deadline_s=limit_s)
         return reply.name, reply.error
 
     def raise_ceilings(self, device: Device) -> None:

@@ -29,6 +29,10 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"indices from the end", "Right where indices count from the end."),
     (r"ignored targets", "Right where some targets are the one that the problem ignores."),
     (r"exactness probe", "Products whose exact result is known show in which precision it computes."),
+    (
+        r"factors of products",
+        "On ordinary numbers, which no kernel can know, errors are not those of factors that were cut to fewer digits.",
+    ),
     (r"\d+ repeats", "Called again and again with other numbers of threads: a race would show as a difference."),
     (r"eager against itself", "PyTorch timed against itself came out at 1: the machine was quiet enough."),
     (r"sanitizers: .*", "Ran under these tools, which stop at reads out of bounds, undefined behaviour and races."),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NoReturn
 
 import numpy as np
 
@@ -62,6 +63,7 @@ HALVES = "another forward before the backward"
 FINITE_ONLY = "finite-only"  # one honest kernel in four, by its comparisons
 LEANS, IN_COMMON = "leans", "go together"  # words of `numerics.rounding_faults`
 IDLE_S = 0.01  # how long a worker is watched after a call
+LATE_TRIES = 3  # calls that are watched for a late write when one was wrong
 LITTLE_S = 150e-6
 TRIES = 9  # with five an honest module was rejected once, beside a test suite
 ALLOWED = {"strict": ("strict", "split-precision"), "tf32": ("strict", "split-precision", "tf32")}
@@ -73,6 +75,7 @@ class Findings:
 
     worst_ratio: float = 0.0
     precision: str = "strict"
+    precision_error: float = 0.0  # relative, that it was told from
     rounding: list[str] = field(default_factory=list)  # faults of it, one for each output of a call that has some
     labels: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
@@ -94,7 +97,24 @@ class Checks:
         """Compare all of one call's outputs; the class names the draw in the verdict."""
         wrong = self._compare(place.session, outputs, recipe, input_class)
         if wrong is not None:
-            raise Stopped(wrong, alive=True)
+            self._stop(place, recipe, wrong)
+
+    def _stop(self, place: BoundBuffers, recipe: Recipe, wrong: Wrong) -> NoReturn:
+        """End the trial for a wrong result: as a late write where one of a few more such calls shows it to be that."""
+        try:
+            late = place.session.on_gpu or "late-write check" in self.without
+            for _ in range(0 if late else LATE_TRIES):
+                self.subject.prepare(place, recipe)
+                self.subject.call(place, stand=False)
+                image = self.subject.fingerprint(place)
+                self.subject.busy_s(IDLE_S)
+                if image != self.subject.fingerprint(place):
+                    raise Stopped(Rejected("late_write", "The outputs changed after the call had returned."))
+        except Stopped as stopped:
+            if isinstance(stopped.verdict, Rejected):
+                raise
+            raise Stopped(wrong, alive=stopped.alive) from None
+        raise Stopped(wrong, alive=True)
 
     def compare_kept(self, kept: Kept) -> None:
         """Compare outputs of a call in a race; on special values a loss of accuracy is a label."""
@@ -311,31 +331,55 @@ class Checks:
         return busy_s, first_s - (self.subject.used_s() - before_s)
 
     def probe(self, place: BoundBuffers) -> None:
-        """Find the precision class from products that are exact in fp32."""
-        limits, products = place.session.limits, place.session.fp.features.flops > 0
-        self.found.precision = limits.precision if products else "strict"  # unless something shows another one
-        tried = [] if "exactness probe" in self.without else [place.session.special(kind) for kind in PROBES]
+        """Find the precision class from products that are exact in fp32, and from the errors of others."""
+        session = place.session
+        self.found.precision = session.limits.precision if session.fp.features.flops > 0 else "strict"
+        tried = [] if "exactness probe" in self.without else [session.special(kind) for kind in PROBES]
         shown = [self._precision(place, draw) for draw in tried if draw is not None]
-        if not shown:
-            return
-        self.found.checks.append("exactness probe")
+        self.found.checks += ["exactness probe"] * bool(shown)
+        if found := self._kept_bits(place):
+            shown.append(found)
+        if shown:
+            self._take_precision(session, shown)
+
+    def factors(self) -> None:
+        """Require at the problem's own sizes too that no factors of products are cut."""
+        if found := self._kept_bits(self.place):
+            self._take_precision(self.place.session, [found])
+
+    def _kept_bits(self, place: BoundBuffers) -> tuple[str, float] | None:
+        """Return a lower precision that errors on an ordinary draw tell of, and its relative error."""
+        session = place.session
+        if "exactness probe" in self.without or not session.fp.features.flops:
+            return None
+        draw = 0 if session.normal is None else session.normal
+        session.require_answer(plain(draw, len(session.specs)))
+        self.found.checks.append("factors of products")
+        name, error = self._precision(place, draw, ordinary=True)
+        return (name, error) if error else None
+
+    def _take_precision(self, session: ProblemSession, shown: Sequence[tuple[str, float]]) -> None:
+        """Take the lowest precision that was shown; end the trial where that is lower than allowed."""
+        limits = session.limits
         allowed = ALLOWED.get(limits.precision)
         if lower := [one for one in shown if allowed is not None and one[0] not in allowed and one[1] < 0.1]:
             precision, error = max(lower, key=lambda found: found[1])
             raise Stopped(
                 Rejected(
                     "lower_precision",
-                    f"Products are computed in {precision}: exact ones come out with a relative error of {error:.1e}. "
+                    f"Products are computed in {precision}: they show a relative error of {error:.1e}. "
                     f"Compute in {'fp32' if limits.precision == 'strict' else 'TF32 or fp32'}.",
                 )
             )
-        self.found.precision, _ = max(shown, key=lambda found: np.nan_to_num(found[1], nan=np.inf))
+        name, error = max(shown, key=lambda found: np.nan_to_num(found[1], nan=np.inf))
+        if error >= self.found.precision_error:
+            self.found.precision, self.found.precision_error = name, error
 
-    def _precision(self, place: BoundBuffers, draw: int) -> tuple[str, float]:
-        """Return the precision class that products show on a probe, and their relative error."""
+    def _precision(self, place: BoundBuffers, draw: int, *, ordinary: bool = False) -> tuple[str, float]:
+        """Return the precision class that products show on a probe's draw or an ordinary one, and its error."""
         self.subject.prepare(place, plain(draw, len(place.session.specs)))
         self.subject.call(place)
-        return place.session.precision(self.subject.outputs(place), draw)
+        return place.session.precision(self.subject.outputs(place), draw, ordinary=ordinary)
 
     def special_values(self, place: BoundBuffers, kinds: Sequence[str] = (*SPECIAL, NON_FINITE, OVERFLOW)) -> None:
         """Try unusual inputs on which the problem itself is sound, with every tensor ending at a guard page."""
@@ -458,7 +502,7 @@ class Checks:
                 made += called.times
                 wrong = self._compare(session, subject.outputs(place), recipe, f"after {made} calls", noisy=bool(draws))
                 if wrong is not None:
-                    raise Stopped(wrong, alive=True)
+                    self._stop(place, recipe, wrong)
                 if not called.differs:
                     break
             held.append((made, subject.worker.resident()))

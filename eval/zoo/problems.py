@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 
-def task(forward: str, inputs: str, *, arguments: str = "x", setup: str = "", init: str = "", given: str = "") -> str:
-    """Return a KernelBench file whose forward is one expression; `setup` holds the further lines of `__init__`."""
+def task(
+    forward: str,
+    inputs: str,
+    *,
+    arguments: str = "x",
+    setup: str = "",
+    init: str = "",
+    given: str = "",
+    sizes: str = "",
+) -> str:
+    """Return a KernelBench file whose forward is one expression; `setup` holds the further lines of `__init__`, `sizes`
+    names of numbers that stand in `inputs`.
+    """
     lines = "".join(f"        {line}\n" for line in setup.splitlines())
     return (
-        "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\nclass Model(nn.Module):\n"
+        "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
+        f"{sizes and chr(10)}{sizes}{sizes and chr(10)}\n\nclass Model(nn.Module):\n"
         f"    def __init__(self{init}):\n        super().__init__()\n{lines}\n"
         f"    def forward(self, {arguments}):\n        return {forward}\n\n\n"
         f"def get_inputs():\n    return [{inputs}]\n\n\ndef get_init_inputs():\n    return [{given}]\n"
@@ -112,6 +124,14 @@ PROBLEMS = {
     ),
     "softplus": task("F.softplus(x)", "torch.randn(256, 512)"),
     "gated exponential": task("torch.exp(x) * y", "torch.randn(256, 512), torch.randn(256, 512)", arguments="x, y"),
+    "gate": task("F.silu(x) * y", "6 * torch.randn(256, 512), torch.randn(256, 512)", arguments="x, y"),
+    "weighed counts": task(
+        "torch.zeros(at.shape[0], w.shape[0], dtype=torch.int64, device=at.device)"
+        ".scatter_add(1, at, torch.ones_like(at)) * w",
+        "torch.randint(0, 256, (ROWS, TOKENS)), torch.randint(1, 4, (256,))",
+        arguments="at, w",
+        sizes="ROWS, TOKENS = 16, 16384",
+    ),
     "attention": task(
         "F.scaled_dot_product_attention(q, k, v)",
         "torch.randn(2, 64, 64), torch.randn(2, 64, 64), torch.randn(2, 64, 64)",

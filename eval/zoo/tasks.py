@@ -365,6 +365,26 @@ for (int64_t i = 0; i < x.numel(); ++i) {
             "for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = std::exp(x.data[i]) * y.data[i];",
         ),
         Task(
+            "gate",
+            "In x, In y, Out out",
+            """\
+for (int64_t i = 0; i < x.numel(); ++i) {
+  const float v = x.data[i];
+  out.data[i] = v / (1 + std::exp(-v)) * y.data[i];
+}""",
+        ),
+        Task(
+            "weighed counts",
+            "Index at, Index w, int64_t dim, Index out",
+            """\
+const int64_t n = at.size(-1), rows = at.size(0), bins = w.numel();
+for (int64_t r = 0; r < rows; ++r) {
+  std::vector<int64_t> count(bins, 0);
+  for (int64_t i = 0; i < n; ++i) ++count[at.data[r * n + i]];
+  for (int64_t b = 0; b < bins; ++b) out.data[r * bins + b] = int64_t(count[b]) * w.data[b];
+}""",
+        ),
+        Task(
             "attention",
             "In q, In k, In v, Out out",
             """\

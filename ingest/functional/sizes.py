@@ -40,7 +40,7 @@ SMALL_BYTES, TINY_BYTES = 4 << 20, 16 << 10
 LARGE_FLOPS = 4e9
 RUNG_BYTES = 64 << 20  # sanitizers are ten times as slow, or more
 GROWN_TIMES, GROWN_BYTES, GROWN_FLOPS = 8, 32 << 20, 2e9
-GROWN_TRIES = 3
+GROWN_TRIES = 6
 
 
 Search = Generator[Problem, FunctionalProblem | None, FunctionalProblem | None]
