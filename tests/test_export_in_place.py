@@ -25,6 +25,7 @@ from rag_kernels.export.drop_in import KernelNotUsed
 from rag_kernels.export.forms.module_file import module_text
 from rag_kernels.export.packages import write_package
 from rag_kernels.export.serving.changed import written_to
+from rag_kernels.export.serving.layer import LayerCall
 from rag_kernels.ingest.functional.functionalize import functionalize
 
 HEAD = """
@@ -221,6 +222,11 @@ NOT_MADE = {
         "self.last = p * self.rate\n        return self.last + 1",
         "the module sets last when it is called",
     ),
+    "what it gathers": (
+        "self.calls = nn.Identity()\n        self.calls.many = [0]",
+        "self.calls.many.append(1)\n        return p * self.rate",
+        "the module sets calls.many when it is called",
+    ),
 }
 
 
@@ -235,8 +241,39 @@ def test_what_the_kernel_does_not_make_is_changed_by_the_module(case: str, worke
     module, twin = file.ModelNew(0.25), file.Model(0.25)
     assert NOT_MADE[case][2] in same_in_both(module, twin, *drawn())
     assert module.kernel_used is False
-    if case == "a count":
-        assert module.calls.many == twin.calls.many == 2
+    if "calls" in source_of(case):
+        assert module.calls.many == twin.calls.many in (2, [0, 1, 1])
+
+
+@pytest.mark.parametrize("case", ["a count", "what it made", "what it gathers"])
+def test_forms_for_other_loaders_leave_a_module_that_sets_attributes_to_itself(
+    case: str, workers: Workers, tmp_path: Path
+) -> None:
+    """The layer of `hf-kernels`, and the ModelNew of `kernelbench`: asked without data, modules stay what they were."""
+    made = made_of(source_of(case), STEP_CPP, workers)
+    file = loaded("in_place_layer", module_text(made))
+    layer, replaced = LayerCall(file.COMPILED.op, file.COMPILED.served, lambda: file.Model(0.25)), file.Model(0.25)
+    bench = loaded("in_place_bench", without_build(write_package(made, "kernelbench", tmp_path / "bench.py")))
+    other = bench.ModelNew(0.25)
+    for call, module in [(lambda *given: layer(replaced, given), replaced), (other, other)]:
+        twin, given, said = file.Model(0.25), drawn(), list[str]()
+        for _ in range(2):
+            with torch.no_grad(), warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                torch.testing.assert_close(call(*given), twin(*given))
+            said += [str(w.message) for w in seen]
+        assert "when it is called, and a kernel sets nothing." in said[0]
+        if "calls" in source_of(case):
+            assert module.calls.many == twin.calls.many
+        else:
+            torch.testing.assert_close(module.last, twin.last)
+
+
+def without_build(file: Path) -> str:
+    """The text of a file for KernelBench, whose kernel is not built: no call is to come to it."""
+    build, text = "from torch.utils.cpp_extension import load_inline", file.read_text()
+    assert build in text
+    return text.replace(build, "load_inline = __import__('unittest.mock').mock.Mock()")
 
 
 def test_results_that_are_of_what_is_changed_stay_what_they_were() -> None:

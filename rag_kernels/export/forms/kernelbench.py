@@ -38,7 +38,7 @@ class ModelNew(Model):
 
     def forward(self, *args, **kwargs):
         try:
-            return self.rk_arranged(rk_kernel(self.rk_values(args, kwargs)), args)
+            return self.rk_arranged(rk_kernel(self.rk_values(args, kwargs)))
         except RkNotVerified as reason:
             if str(reason) not in self.rk_warned:
                 import warnings
@@ -55,21 +55,39 @@ class ModelNew(Model):
         bound.apply_defaults()
         return repr(list(bound.arguments.items())[1:])
 
-    def rk_arranged(self, made, args):
-        """The kernel's tensors as the module arranges its results, which it tells once, without data."""
+    def rk_arranged(self, made):
+        """The kernel's tensors as the module arranges its results."""
+        (leaves, tree), tensors = self.rk_results, iter([made] if isinstance(made, torch.Tensor) else made)
+        return torch.utils._pytree.tree_unflatten(
+            [next(tensors) if leaf is None else leaf[0] for leaf in leaves], tree
+        )
+
+    def rk_asked(self, args):
+        """How the module arranges its results, which it tells once, without data; what it sets is set back."""
         from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.utils import _pytree as pytree
 
-        if self.rk_results is None:
-            try:
-                with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-                    results = super().forward(*pytree.tree_map_only(torch.Tensor, mode.from_tensor, args))
-            except Exception as error:
-                raise RkNotVerified(f"how the module arranges its results is not known ({{error}}).") from error
-            leaves, tree = pytree.tree_flatten(results)
-            self.rk_results = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves], tree
-        (leaves, tree), tensors = self.rk_results, iter([made] if isinstance(made, torch.Tensor) else made)
-        return pytree.tree_unflatten([next(tensors) if leaf is None else leaf[0] for leaf in leaves], tree)
+        parts = list(self.modules())
+        before = [self.rk_kept(part) for part in parts]
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                results = super().forward(*pytree.tree_map_only(torch.Tensor, mode.from_tensor, args))
+            sets = [self.rk_kept(part) for part in parts] != before
+        except Exception as error:
+            raise RkNotVerified(f"how the module arranges its results is not known ({{error}}).") from error
+        finally:
+            for part, values in zip(parts, before):
+                vars(part).clear()
+                vars(part).update(values)
+        if sets:
+            self.rk_same = False
+            raise RkNotVerified("the module sets attributes when it is called, and a kernel sets nothing.")
+        leaves, tree = pytree.tree_flatten(results)
+        self.rk_results = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves], tree
+
+    def rk_kept(self, part):
+        """What a part of the module has now; lists and dicts as they are now."""
+        return {{name: type(v)(v) if type(v) in (list, dict, set) else v for name, v in vars(part).items()}}
 
     def rk_found(self):
         """Plain attributes of the module and its parts, which its forward may read."""
@@ -99,6 +117,8 @@ class ModelNew(Model):
         values = [inputs[place] if isinstance(place, int) else self.rk_at(place) for place in self.RK_PLACES]
         if torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values):
             raise RkNotVerified("gradients are wanted; use torch.no_grad().")
+        if self.rk_results is None:
+            self.rk_asked(args)
         return values
 
 

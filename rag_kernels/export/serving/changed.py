@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rag_kernels.export.serving.results import Results
+from rag_kernels.export.serving.results import Results, set_by
 from rag_kernels.export.serving.served import NONE, Reason, Served, name_of, state_at
 
 INPUT = "input "  # which `name_of` has in front of the numbers of inputs
@@ -26,9 +26,7 @@ def returned(found: Results, changed: Sequence[str]) -> tuple[tuple[tuple[int, s
     lacking = [name for name in changed if name not in {known for _, known, _ in of}]
     if lacking:
         return (), f"the module changes {', '.join(lacking)} in place, and does not return it: no kernel makes it."
-    if found.sets:
-        return (), f"the module sets {', '.join(found.sets)} when it is called, and a kernel sets nothing."
-    return tuple((number, name) for number, name, _ in of), ""
+    return tuple((number, name) for number, name, _ in of), set_by(found)
 
 
 def state_of(changed: Sequence[str]) -> list[str]:

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from rag_kernels.export.serving.guard import Lines
+from rag_kernels.export.serving.results import OF_MODULES
 from rag_kernels.export.serving.served import NONE, Reason, attrgetter_of, state_at
 
-OF_MODULES = frozenset(vars(nn.Module()))  # what every module has
 WATCHED = ("_modules", "_forward_hooks", "_forward_pre_hooks")
 TENSORS = ("_parameters", "_buffers")
 METHODS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)

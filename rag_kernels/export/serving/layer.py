@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from types import MethodType
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from rag_kernels.export.serving.held import WATCHED, Held, outside
 from rag_kernels.export.serving.launch import KernelRefused
-from rag_kernels.export.serving.results import Results, other_results, results_of
+from rag_kernels.export.serving.results import Results, other_results, results_of, set_by
 from rag_kernels.export.serving.served import NONE, RELATED, Reason, Served
 
 
@@ -67,10 +68,10 @@ class LayerCall:
     def _arranged(self, module: nn.Module, inputs: Sequence[Any]) -> Reason:
         """Keep how the module arranges its results; return why the kernel's cannot be."""
         try:
-            found = results_of(lambda *given: type(module).forward(module, *given), inputs, {})
+            found = results_of(MethodType(type(module).forward, module), inputs, {})
         except Exception as error:  # whatever a module raises without data
             return Reason("results", f"how the module arranges its results is not known ({error}).")
-        told = other_results(found, len(self.served.outputs), moves=bool(self.served.free))
+        told = other_results(found, len(self.served.outputs), moves=bool(self.served.free)) or set_by(found)
         if not told:
             self.results = found
         return Reason("results", told) if told else NONE

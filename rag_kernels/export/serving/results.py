@@ -6,6 +6,7 @@ arranged so. Knows nothing of kernels.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
@@ -15,6 +16,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
+
+OF_MODULES = frozenset(vars(nn.Module()))  # what every module has
+CONTAINERS = (list, dict, set)
 
 
 class Results:
@@ -105,7 +109,12 @@ def _without_data(mode: FakeTensorMode, module: nn.Module, known: dict[int, nn.M
 
 def _faked(mode: FakeTensorMode, values: Mapping[str, Any]) -> dict[str, Any]:
     strided = {n for n, v in values.items() if isinstance(v, torch.Tensor) and v.layout is torch.strided}
-    return {name: _fake(mode, value) if name in strided else value for name, value in values.items()}
+    return {name: _fake(mode, value) if name in strided else _kept(name, value) for name, value in values.items()}
+
+
+def _kept(name: str, value: Any) -> Any:
+    """Return a container as it is now: a forward may add to it."""
+    return copy.copy(value) if type(value) in CONTAINERS and name not in OF_MODULES else value
 
 
 def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
@@ -122,7 +131,11 @@ def _inputs(forward: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, 
 
 def _state(module: nn.Module) -> dict[str, Any]:
     """Return what a module has, with what is no parameter or buffer of it."""
-    plain = {f"{path}.{name}".lstrip("."): v for path, part in module.named_modules() for name, v in vars(part).items()}
+    plain = {
+        f"{path}.{name}".lstrip("."): _kept(name, value)
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+    }
     named = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
     return plain | {path: tensor for found in named for path, tensor in found}
 
@@ -136,9 +149,13 @@ def _by_memory(named: Mapping[str, Any]) -> dict[int, list[tuple[str, torch.Tens
 
 
 def _other(before: Any, now: Any) -> bool:
-    """Return whether an attribute was set to another value; containers are compared as what they are."""
-    plain = isinstance(now, bool | int | float | str | None) and type(before) is type(now)
-    return bool(before != now) if plain else before is not now
+    """Return whether an attribute was set to another value, or another one put into it."""
+    if type(before) is not type(now) or type(now) not in (*CONTAINERS, bool, int, float, str):
+        return before is not now
+    try:
+        return bool(before != now)
+    except (RuntimeError, ValueError, TypeError):  # of tensors in a container, others than before
+        return True
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -156,3 +173,8 @@ def other_results(found: Results, tensors: int, *, moves: bool) -> str:
         if type(value) not in known:
             return f"the module also returns a {type(value).__name__}, which the kernel does not."
     return ""
+
+
+def set_by(found: Results) -> str:
+    """Return what a module sets of its own attributes when it is called, as a reason to call it; "" for nothing."""
+    return f"the module sets {', '.join(found.sets)} when it is called, and a kernel sets nothing." * bool(found.sets)
