@@ -31,7 +31,7 @@ from rag_kernels.eval.instruments.nsight_compute import (
 from rag_kernels.eval.instruments.sanitizers import OPTIONS, call_file
 from rag_kernels.eval.machine.device_lock import DeviceLock
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.records import Candidate, Counters, Passed
+from rag_kernels.eval.records import Candidate, Counters, Passed, Ratio
 from rag_kernels.eval.sessions.problem_knowledge import Leader
 from rag_kernels.feedback.bottleneck import HOLDS, WAITS, bottleneck_of, counted, recommendation
 
@@ -241,6 +241,19 @@ def test_the_counters_give_one_figure_and_one_direction(said: str) -> None:
     assert bottleneck_of(seen, features, device).kind == counted(seen.counters)[0]  # type: ignore[arg-type]
     near = replace(seen, measurement=replace(seen.measurement, candidate_us=27.0, floor_us=26.2))
     assert recommendation(near, features, device).startswith("It is near the floor that follows")
+
+
+def test_where_all_bytes_are_unavoidable_nobody_is_told_to_save_any() -> None:
+    features, device = factories.problem().features, factories.device()
+    busy = replace(factories.passed(), counters=replace(FOUND, dram=0.64, stall="barrier"))
+    moves_all = replace(busy, measurement=replace(busy.measurement, candidate_us=100.0, floor_us=70.0))
+    told = recommendation(moves_all, features, device)
+    assert "64% of DRAM throughput with the unavoidable bytes" in told and "use fewer barriers" in told
+    assert "no bytes are left to save" in told and "fuse passes" not in told
+    assert "fuse passes" in recommendation(busy, features, device)
+    behind = replace(moves_all.measurement, candidate_us=80.0, speedup_eager=Ratio(0.95, 0.94, 0.96))
+    told = recommendation(replace(moves_all, measurement=behind), features, device)
+    assert "none are left to save" in told and "ncu counted of rows<4>" in told and "wait for __syncthreads" in told
 
 
 def test_there_is_a_direction_for_everything_that_is_counted() -> None:

@@ -14,6 +14,7 @@ from rag_kernels.eval.machine.device import bytes_us, floor_us
 from rag_kernels.eval.records import Counters, Device, Features, Measurement, Passed
 
 Kind = Literal["memory", "arithmetic", "library", "overhead"]
+MINIMAL = 0.9  # of the DRAM traffic that was counted: then it is the unavoidable bytes, and none are left to save
 SHORT_US = 20.0  # a call this short is mostly launch, threads waking up, and arguments
 FAR = 0.2  # of the floor
 NEAR = 0.8
@@ -133,6 +134,7 @@ def recommendation(verdict: Passed, features: Features, device: Device, precisio
                 f"The unavoidable bytes need {measured.floor_fraction:.0%} of its time, so none are left to save; what "
                 "is left is how steadily they flow: loads in flight while others reduce and store, barriers, the order "
                 "of reads and writes, the first and the last wave of blocks, further launches and allocations."
+                + (f" ncu counted {told_counters(verdict.counters)}." if verdict.counters else "")
             )
         return ahead + _direction(verdict, features, device, precision)
     if measured.floor_fraction > NEAR:
@@ -157,7 +159,7 @@ def _direction(verdict: Passed, features: Features, device: Device, precision: s
             "passes over its inputs and outputs, or replace it where its shape is an unusual one."
         )
     if verdict.counters is not None:
-        _, figure, direction = counted(verdict.counters)
+        _, figure, direction = counted(verdict.counters, moved=measured.floor_fraction)
         return f"ncu, {_kernel(verdict.counters)}: {figure}: {direction}."
     if held.kind == "arithmetic":
         return _arithmetic(measured, features, device, precision)
@@ -174,8 +176,29 @@ def _direction(verdict: Passed, features: Features, device: Device, precision: s
     )
 
 
-def counted(c: Counters) -> tuple[Kind, str, str]:
-    """Return what the GPU's counters point at: its kind, the figure, and what to do."""
+def told_counters(c: Counters) -> str:
+    """Return what was counted of the longest kernel, in a line."""
+    awaited, _, _ = WAITS[c.stall]
+    return (
+        f"of {_kernel(c)} {c.dram:.0%} of DRAM throughput, {c.sm:.0%} of SM throughput, occupancy {c.occupancy:.0%} "
+        f"held by {HOLDS[c.held_by][0].format(registers=c.registers)}, and {c.stall_share:.0%} of waiting warps wait "
+        f"for {awaited}"
+    )
+
+
+def counted(c: Counters, *, moved: float = 0.0) -> tuple[Kind, str, str]:
+    """Return what the GPU's counters point at: its kind, the figure, and what to do.
+
+    `moved` is the share of the time that the unavoidable bytes need: where DRAM was no busier, there are no others.
+    """
+    if c.dram >= BUSY and c.dram >= c.sm and moved >= MINIMAL * c.dram and c.dram < NEAR:
+        awaited, _, direction = WAITS[c.stall]
+        return (
+            "memory",
+            f"{c.dram:.0%} of DRAM throughput with the unavoidable bytes, and {c.stall_share:.0%} of waiting warps "
+            f"wait for {awaited}",
+            f"no bytes are left to save, but memory is idle for a part of the time: {direction}",
+        )
     if c.dram >= BUSY and c.dram >= c.sm:
         again = f"; {c.l2_hits:.0%} of accesses hit the L2 cache" if c.l2_hits >= 0.1 else ""
         return (
