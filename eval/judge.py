@@ -228,9 +228,15 @@ class LocalJudge:
             known.times.expect()
             if without is not None:
                 known.times.compile_note = f"{without.note}{ALONE}"
-            elif self.limits.measure_compile:
-                known.times.prepare_baselines()
-            trial = Trial(known, candidate, library, thorough=True, checked=programs)
+            wanted = self.limits.measure_compile and without is None
+            trial = Trial(
+                known,
+                candidate,
+                library,
+                thorough=True,
+                checked=programs,
+                baselines=known.times.prepare_once if wanted else None,
+            )
             verdict = self._profiler.look(trial.run(None), known, candidate)
         return Judged(verdict, self.device, self.environment, trial.stage_s | {"confirm": perf_counter() - started})
 

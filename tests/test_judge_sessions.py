@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +17,10 @@ from support.kept import kept_judge
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.parallel_copy import CHUNK, PIECE, copied, copy_bytes, same_bytes
+from rag_kernels.eval.build.candidate_builder import Builder
+from rag_kernels.eval.build.products import Programs
 from rag_kernels.eval.children.right_answers import RightAnswers
+from rag_kernels.eval.instruments.sanitizers import Report
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
@@ -23,6 +28,7 @@ from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.sessions.session_pool import Sessions
+from rag_kernels.eval.trial import trial
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
@@ -117,6 +123,35 @@ def test_a_worker_serves_the_problem_at_one_size_after_the_other(
     assert isinstance(found, Passed) and {"odd sizes", "larger sizes"} <= {*found.checks}, found
     (own,), others = [pid for is_own, pid in served if is_own], [pid for is_own, pid in served if not is_own]
     assert len(others) > 2 and {*others} != {own} and len({*others}) == 1, served
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_baselines_are_prepared_once_and_beside_sanitizers_where_others_may_time(
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch, in_turn: bool
+) -> None:
+    running, prepared = Event(), Event()
+    times: list[bool] = []
+
+    def sanitize(*_: object, **__: object) -> list[Report]:
+        running.set()
+        assert in_turn or prepared.wait(60)
+        return []
+
+    def prepare(_: ReferenceTimes) -> None:
+        assert running.wait(60)
+        times.append(prepared.is_set())
+        prepared.set()
+
+    monkeypatch.setattr(trial, "sanitize", sanitize)
+    monkeypatch.setattr(ReferenceTimes, "prepare_baselines", prepare)
+    monkeypatch.setattr(Builder, "checked", lambda *_: (Programs(Path("program")), judge.workers))
+    limits = replace(
+        BRIEF, measure_compile=True, sanitizers_in_turn=in_turn, without=frozenset({"repeats", "odd shapes"})
+    )
+    fp = functionalize(problem_from_source("rows", SOFTMAX), workers=judge.workers)
+    with judge.by_other_limits(limits) as other:
+        found = other.confirm(fp, Candidate(altered(), "kernel", "cpu")).verdict
+    assert isinstance(found, Passed) and times == [False], found
 
 
 def test_a_problem_is_examined_once_by_threads_that_ask_together(judge: LocalJudge) -> None:

@@ -62,6 +62,7 @@ class ReferenceTimes:
         self._peak_bytes: int | None = None
         self.out_of_memory = False  # when torch.compile was prepared
         self.variants: list[str] = []
+        self._prepared = False
 
     def call(self, variant: str, *, cold: bool = False, calls: int = 1, delay_s: float | None = None) -> float:
         """Return the seconds of one reference call on the current content; of several in a row the mean.
@@ -172,6 +173,12 @@ class ReferenceTimes:
                 self.eager_s = [self.call("eager") for _ in range(self._session.limits.timing.eager_calls)]
             self._session.call_s = min(self.eager_s)
         return min(self.eager_s)
+
+    def prepare_once(self) -> None:
+        """Prepare them, if that has not been done."""
+        if not self._prepared:
+            self._prepared = True
+            self.prepare_baselines()
 
     def prepare_baselines(self) -> None:
         """Prepare what candidates race beside eager; `compile_note` says why torch.compile is not among it.

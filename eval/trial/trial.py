@@ -8,8 +8,10 @@ request with new content.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
@@ -66,6 +68,7 @@ LITTLE_SHARE = 0.05  # of arguments and outputs
 
 STAGES = {  # in words, for whoever waits
     "load": "loading",
+    "prepare": "preparing eager and torch.compile",
     "check": "comparing results",
     "special": "trying special values",
     "repeat": "repeating calls",
@@ -88,8 +91,12 @@ class Trial:
         thorough: bool = False,
         checked: Callable[[], tuple[Programs, Workers]] | None = None,
         loaded: Callable[[], LoadedCandidate] | None = None,
+        baselines: Callable[[], None] | None = None,
     ) -> None:
         self.loaded = loaded  # hands over a worker that has loaded the candidate already
+        self.baselines = baselines or (
+            lambda: None
+        )  # prepares what it races, once: beside sanitizers, or before timing
         self.known, self.session = known, known.session
         self.candidate, self.library, self.checked = candidate, library, checked
         self.thorough = thorough or self.session.limits.thorough
@@ -139,6 +146,7 @@ class Trial:
             self._stage("repeat", lambda: checks.repeats(self.session.limits.repeats))
             self._stage("sanitize", self._sanitize)
         seen = self._stage("classify", lambda: self._classify(subject, place, checks))
+        self._stage("prepare", self.baselines)
         timed = self._stage("time", lambda: Timing(self.known, checks, thorough=self.thorough).run(baseline))
         self.extra_bytes = max((b for b in (self.extra_bytes, timed.peak_bytes) if b is not None), default=None)
         self._stage("check", checks.leaves_nothing)
@@ -495,10 +503,18 @@ class Trial:
                 elif takes(session.fp):
                     calls = self._recorded(session, recorders) if recorded else call_file(session, SANITIZED_BYTES)
                     made += [(session, calls)] * bool(calls)
-        turn = nullcontext() if self.session.limits.sanitizers_in_turn else self.session.device_lock.away()
-        with turn:
-            reports = sanitize(programs, workers, [c for _, c in made], on_gpu=self.session.on_gpu, recorded=recorded)
+        calls_of = [calls for _, calls in made]
+        run = partial(sanitize, programs, workers, calls_of, on_gpu=self.session.on_gpu, recorded=recorded)
+        reports = run() if self.session.limits.sanitizers_in_turn else self._beside_baselines(run)
         return self._take_reports([session for session, _ in made], reports, left_out)
+
+    def _beside_baselines(self, run: Callable[[], list[Report]]) -> list[Report]:
+        """Run the tools while the baselines are prepared, and others may compute and time."""
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            running = pool.submit(run)
+            self.baselines()
+            with self.session.device_lock.away():
+                return running.result()
 
     @property
     def _is_slow(self) -> bool:
