@@ -3,6 +3,7 @@
     python tests/bench/many_kernels.py plan jobs.jsonl PATH/level1 PATH/level2 --classes strict tf32 bfloat16
     python tests/bench/many_kernels.py plan jobs.jsonl PATH/level1 PATH/level2 --joint  # and gradients
     python tests/bench/many_kernels.py plan jobs.jsonl build/forms --confirm --mix
+    python tests/bench/many_kernels.py sizes jobs.jsonl --work W --sizes S            # may be done where no GPU is
     python tests/bench/many_kernels.py prepare jobs.jsonl --work W --cache C          # as many as there are cores for
     python tests/bench/many_kernels.py judge jobs.jsonl --work W --cache C --out rows_1.jsonl   # a few a GPU
     python tests/bench/many_kernels.py archive rows_*.jsonl --out gpu.zip             # where duckdb is
@@ -11,13 +12,16 @@ What a judgement waits for and needs no turn on the GPU is done by processes of 
 first draft, what nvcc makes of it and of its program for sanitizers, and torch.compile's cache. Judging processes take
 what is prepared, in the order of the plan. Rows are as `offline_kernelbench` writes them, so that its tables and
 `three_precisions` read them. A job with `confirm` is judged by a confirmation alone, with every check; `archive` makes
-a bundle of what was confirmed. A kernel NAME.cu beside a problem NAME.py is judged in the place of a draft.
+a bundle of what was confirmed. A kernel NAME.cu beside a problem NAME.py is judged in the place of a draft. `sizes`
+looks for the problems at other sizes, which is half of a preparation, and keeps them: `prepare --sizes S` takes them if
+the functional form that it traces is the one that they were found for.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import itertools
 import json
 import logging
@@ -57,11 +61,12 @@ EXAMINED_BYTES = 1 << 30  # of a footprint: what is larger is examined where it 
 POLL_S = 0.05
 SHOWN_TOKENS, AHEAD = 6000, 1.2  # what a prompt has room for; what a longer kernel has to be faster by
 Job = dict[str, Any]
+OtherSizes = tuple[FunctionalProblem | None, ...]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=("plan", "prepare", "judge", "archive"))
+    parser.add_argument("step", choices=("plan", "sizes", "prepare", "judge", "archive"))
     parser.add_argument("files", nargs="+", type=Path, help="the jobs, or rows; for a plan then folders of problems")
     parser.add_argument("--classes", nargs="+", choices=CLASSES, default=["strict"])
     parser.add_argument("--confirm", action="store_true", help="plan: by confirmations")
@@ -74,6 +79,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--work", type=Path, help="a folder by which processes share the work")
     parser.add_argument("--cache", type=Path)
+    parser.add_argument("--sizes", type=Path, help="a folder of problems at other sizes, which `sizes` fills")
     parser.add_argument("--room", type=Path, help="a file by which processes share the GPU's memory")
     parser.add_argument("--room-gib", type=float, default=60)
     parser.add_argument("--preload", nargs="*", default=[], help="modules that children find imported")
@@ -85,7 +91,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    {"plan": plan, "prepare": prepare, "judge": judge, "archive": archive}[asked.step](asked)
+    steps = {"plan": plan, "sizes": find_sizes, "prepare": prepare, "judge": judge, "archive": archive}
+    steps[asked.step](asked)
 
 
 # The plan
@@ -128,6 +135,39 @@ def read_jobs(file: Path) -> list[Job]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+# Other sizes
+
+
+def find_sizes(asked: argparse.Namespace) -> None:
+    """Look for other sizes of one problem after another, and keep them, until all are taken or time is up."""
+    started = time.monotonic()
+    with judges(asked) as known, tempfile.TemporaryDirectory() as folder:
+        for one in read_jobs(asked.files[0]):
+            if over(started, asked):
+                break
+            if not claim(asked.work / "claims", str(one["number"])):
+                continue
+            begun = time.monotonic()
+            judge = known[one["allowed"], one["confirm"]]
+            try:
+                sizes_of(form_of(one, judge, Path(folder)), one, judge, asked.sizes)
+            except Exception:  # which comes again when it is prepared
+                logging.info("%s", traceback.format_exc()[-500:])
+            print(f"{one['number']} {Path(one['file']).stem}: {time.monotonic() - begun:.1f} s", flush=True)
+
+
+def sizes_of(fp: FunctionalProblem, one: Job, judge: LocalJudge, kept: Path | None) -> OtherSizes:
+    """Return the problem at other sizes: those that are kept for this very form, or what is found, which is kept."""
+    form = codec.dumps(fp)
+    name = hashlib.sha256(f"{one['confirm']} {form}".encode()).hexdigest()[:24]
+    if kept is not None and (file := kept / f"{name}.json").is_file():
+        return tuple(codec.loads(file.read_text()))
+    found = judge.sessions.find_sizes(fp, thorough=one["confirm"])
+    if kept is not None:
+        put(kept, name, codec.dumps(found))
+    return found
+
+
 # Processes that prepare
 
 
@@ -144,8 +184,8 @@ def prepare(asked: argparse.Namespace) -> None:
             while len(list((asked.work / "ready").glob("*.json"))) > LEAD and not over(started, asked):
                 time.sleep(POLL_S)
             begun = time.monotonic()
-            done = prepared(one, known[one["allowed"], one["confirm"]], room, Path(folder))
-            put(asked.work / "ready", one["number"], one | done)
+            done = prepared(one, known[one["allowed"], one["confirm"]], room, Path(folder), asked.sizes)
+            put(asked.work / "ready", f"{one['number']:05}", json.dumps(one | done))
             took = time.monotonic() - begun
             print(f"{one['number']} {Path(one['file']).stem}: {took:.1f} s {done['took']}", flush=True)
 
@@ -154,23 +194,28 @@ def over(started: float, asked: argparse.Namespace) -> bool:
     return bool(time.monotonic() - started > asked.seconds)
 
 
-def prepared(one: Job, judge: LocalJudge, room: Room, folder: Path) -> Job:
-    """Return the functional form, or why there is none; what was built lies in the cache then."""
+def form_of(one: Job, judge: LocalJudge, folder: Path) -> FunctionalProblem:
+    """Return the functional form, at a size that fits. Raises ProblemError where there is none."""
+    path = converted(Path(one["file"]), one["dtype"], folder) if one["dtype"] else Path(one["file"])
+    problem = load_pass(path, "training" if "joint" in one else "forward")
+    return functionalize_to_fit(problem, workers=judge.workers, max_bytes=one["max_mib"] << 20)
+
+
+def prepared(one: Job, judge: LocalJudge, room: Room, folder: Path, kept: Path | None) -> Job:
+    """Return the functional form, or why there is none; what was built lies in the cache then. `kept`: other sizes."""
     took: dict[str, float] = {}
     try:
-        path = converted(Path(one["file"]), one["dtype"], folder) if one["dtype"] else Path(one["file"])
         with timed(took, "form"):
-            problem = load_pass(path, "training" if "joint" in one else "forward")
-            fp = functionalize_to_fit(problem, workers=judge.workers, max_bytes=one["max_mib"] << 20)
+            fp = form_of(one, judge, folder)
     except ProblemError as error:
         return {"problem": str(error), "took": took}
     except Exception:
         return {"problem": traceback.format_exc()[-1500:], "took": took}
-    sizes: tuple[FunctionalProblem | None, ...] | None = None
+    sizes: OtherSizes | None = None
     try:
         build(one, fp, judge, took)
         with timed(took, "sizes"):
-            sizes = judge.sessions.find_sizes(fp, thorough=one["confirm"])
+            sizes = sizes_of(fp, one, judge, kept)
         with timed(took, "compile"), room.taken(CONTEXT + footprint(fp)):
             judge.compile_ahead(fp)
         if footprint(fp) <= EXAMINED_BYTES:
@@ -208,12 +253,12 @@ def timed(took: dict[str, float], name: str) -> Iterator[None]:
     took[name] = round(took.get(name, 0.0) + time.monotonic() - started, 1)
 
 
-def put(folder: Path, number: int, value: Job) -> None:
+def put(folder: Path, name: str, text: str) -> None:
     """Write it as one, so that who takes it finds it whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    staged = folder / f"{number:05}.{os.getpid()}"
-    staged.write_text(json.dumps(value))
-    staged.rename(folder / f"{number:05}.json")
+    staged = folder / f"{name}.{os.getpid()}"
+    staged.write_text(text)
+    staged.rename(folder / f"{name}.json")
 
 
 # Processes that judge
