@@ -146,6 +146,23 @@ CASES = {
             "torch.randn(1)",
         ),
     ),
+    "turned": (
+        "x_tile[threadIdx.x]",
+        Case(
+            "return (x * 0.5).t() + y, F.gelu(x.t() * x[:, :1].t()) - x.flip(1).t(), torch.cat([x.t(), y])",
+            "torch.randn(70, 130)",
+            "torch.randn(70)[None]",
+        ),
+    ),
+    "channels put last": (
+        "first_l",
+        Case(
+            "p = lambda z: z.permute(0, 2, 3, 1).contiguous(); "
+            "return p(x.half() * 2), p(x.double() + y), p(F.pad(x, (1, 2, 1, 0))), p(x.char()), p(x > 0)",
+            "torch.randn(2, 33, 5, 19)",
+            "torch.randn(19)",
+        ),
+    ),
     "team columns": (
         "column_reduce",
         Case("return x / x.sum(0), x.amax(0) + y", "torch.randn(130, 40)", "torch.randn(40)"),

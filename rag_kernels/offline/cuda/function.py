@@ -25,6 +25,7 @@ from rag_kernels.offline.cuda.scatter import scatter_text
 from rag_kernels.offline.cuda.short_lanes import ShortLanes, short_lanes_region
 from rag_kernels.offline.cuda.tiled_scans import HEAD as SCANS
 from rag_kernels.offline.cuda.tiled_scans import TiledScans, tiled_scans
+from rag_kernels.offline.cuda.turned import TurnedPoints, turned_region
 from rag_kernels.offline.cuda.vectorized import VectorizedRegion, find_quads, vectorized_region
 from rag_kernels.offline.cuda.wide_columns import WideColumns
 from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
@@ -173,14 +174,15 @@ def _nest_launch(
 
 def wide_region(
     region: Region, function: Function, sizes: Sizes, parameters: CudaParameters
-) -> VectorizedRegion | ShortLanes | None:
+) -> VectorizedRegion | ShortLanes | TurnedPoints | None:
     """Return the kernel of a region that takes neighbouring elements together, if there is one."""
     columns = WideColumns.of(region, function, sizes, parameters)
     if columns.nest.schedule == "column":
         return columns if parameters.vector > 1 and columns.serves() and find_quads(columns) else None
     if tiles := tiled_scans(region, function, sizes, parameters, single=False):
         return tiles
-    vectorized = vectorized_region(region, function, sizes, parameters)
+    turned = turned_region(region, function, sizes, parameters)
+    vectorized = turned or vectorized_region(region, function, sizes, parameters)
     return vectorized or short_lanes_region(region, function, sizes, parameters)
 
 
