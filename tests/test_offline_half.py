@@ -43,6 +43,39 @@ CASES = {
             "torch.randn(44)",
         ),
     ),
+    "columns stored on the way": (
+        "where_v.x[u] = ",
+        Case(
+            "d = torch.where(x > 0, y, 0.0); return d, d.float().sum(0)",
+            "torch.randn(130, 48)",
+            "torch.randn(130, 48)",
+        ),
+    ),
+    "slots": (
+        "cat_p + i0 * n0 + 104 + 8 * ",
+        Case("return torch.cat([x * 2, y, x * y], -1)", "torch.randn(5, 104)", "torch.randn(5, 104)"),
+    ),
+    "slots before others": (
+        " + 5 * n6 + 8 * l_q) = ",
+        Case("return torch.cat([x * 2, y.exp()], 1)", "torch.randn(3, 5, 40)", "torch.randn(3, 2, 40)"),
+    ),
+    "borders, shifts and sizes": (
+        ": 4 fused loop nests",
+        Case(
+            "return F.pad(x, (2, 3, 1, 1), mode='reflect'), F.interpolate(x, scale_factor=2, mode='bilinear'), "
+            "F.pad(F.pad(x, (1, 0, 0, 2)), (3, 1, 1, 1), mode='replicate'), torch.roll(x, (1, -2), (1, 3)) + y",
+            "torch.randn(2, 3, 6, 11)",
+            "torch.randn(11)",
+        ),
+    ),
+    "by a number": (
+        " * 0.16666666666666666f",
+        Case("return F.hardswish(x + y), F.hardsigmoid(x)", "torch.randn(6, 40) * 3", "torch.randn(40)"),
+    ),
+    "images of free sizes": (
+        "= instance_norm.size(3);",
+        Case("return F.instance_norm(x), x.mean((2, 3)) + y", "torch.randn(2, 3, 10, 12)", "torch.randn(3)"),
+    ),
     "sigmoids": (
         "__fdividef(",
         Case(

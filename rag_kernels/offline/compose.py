@@ -40,7 +40,7 @@ from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.parameters import Number
 from rag_kernels.offline.ir.wellformed import Checker
 from rag_kernels.offline.lowering.coverage import RULES
-from rag_kernels.offline.lowering.lower import Library, Lowered, Lowering
+from rag_kernels.offline.lowering.lower import FEW_AGAIN, MANY_AGAIN, Library, Lowered, Lowering
 from rag_kernels.offline.lowering.rules_product import product_rules
 from rag_kernels.offline.tuning import END as PARAMETERS_END
 from rag_kernels.offline.tuning import Parameters
@@ -141,7 +141,9 @@ def planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     """Return the steps of a graph: fused regions, and library calls in between."""
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
     rules = RULES | product_rules(parameters.products, backend)
-    lowered = lowered_with_attention(fp, rules) if parameters.attention else Lowering(fp).run(rules)
+    again = MANY_AGAIN if backend == "cuda" else FEW_AGAIN
+    plain = Lowering(fp, again=again)
+    lowered = lowered_with_attention(fp, rules, again) if parameters.attention else plain.run(rules)
     lowered = with_shared_values(lowered)
     specs = dict(lowered.buffers)
     checker = Checker(specs)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from rag_kernels.eval.records import Backend, FunctionalProblem, TensorArgument, TensorSpec
 from rag_kernels.offline.codegen.c_types import stored_type
-from rag_kernels.offline.codegen.loop_nest import Names
+from rag_kernels.offline.codegen.loop_nest import Names, build_nest
 from rag_kernels.offline.fusion.products import tile_of
 from rag_kernels.offline.fusion.reciprocals import owes_half
 from rag_kernels.offline.fusion.regions import Region
@@ -93,6 +93,13 @@ def part_function(
     return Function(name, inputs, outputs, scratch, tuple(regions), specs, order, owes_half(fp))
 
 
+def short_loops(region: Region, most: int) -> set[ir.Atom]:
+    """Return the loops of what is reduced in at most so many steps; an image that lies together is one loop."""
+    if not any(a.size <= most for a in region.reduced):
+        return set()
+    return {leaf for loop in build_nest(region, Names()).reduced if loop.count <= most for leaf in loop.leaves}
+
+
 SHORT = 64  # a reduced loop this short, but for products, is a number in the source: the compiler can unroll it
 
 
@@ -111,11 +118,11 @@ class Sizes:
     def solve(self, function: Function, *, short: int = SHORT) -> None:
         """Declare every size of the function's loops, and collect checks that other shapes satisfy the equations.
 
-        Reduced loops of at most `short` steps are numbers in the source.
+        Reduced loops of at most `short` steps are numbers in the source, two that are walked as one by their product.
         """
         external, internal = self.equations(function)
         plain = [r for r in function.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
-        numbers = {a for r in plain for a in r.reduced if a.size <= short}
+        numbers = {leaf for r in plain for leaf in short_loops(r, short)}
         for _, group in external:
             for leaf in ir.leaves(group):
                 if leaf.fixed or leaf in numbers:

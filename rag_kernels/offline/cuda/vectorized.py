@@ -8,12 +8,13 @@ for every level of reductions. Loads that do not lie side by side stay as they a
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
-from rag_kernels.offline.codegen.loop_nest import Access, Loop, Nest, text_of
+from rag_kernels.offline.codegen.loop_nest import Access, Loop, Nest, Poly, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.reduce_loops import SCANNED
@@ -102,6 +103,8 @@ class VectorizedRegion(CudaRegion):
         ):
             self.addresses[name] = f"{pointer} + {self.width} * t"
             return name
+        if any(access.constant):  # of sizes
+            self.strides.setdefault(text_of(access.constant))
         start = " + ".join([pointer, *nest.terms(access, nest.outer), *constant])
         self.starts[name] = start, re.sub(rf"\b{self.axis.var}\b", place, within)
         self.addresses[name] = " + ".join(self.starts[name])
@@ -428,7 +431,7 @@ def find_quads(found: VectorizedRegion) -> bool:
         return False
     found.axis = axis
     for buffer, access in nest.stores.items():
-        if storage[buffer] in ITEMSIZE and not access.constant and neighbours(access, axis, nest, width):
+        if storage[buffer] in ITEMSIZE and neighbours(access, axis, nest, width):
             found.targets[buffer] = found.name_of(buffer, access)
     for v in ir.walk(*nest.region.stores.values()):
         plain = isinstance(v, ir.Load) and v.storage in ITEMSIZE.keys() - {"bool"}
@@ -446,11 +449,17 @@ def find_quads(found: VectorizedRegion) -> bool:
 
 def neighbours(access: Access, axis: Loop, nest: Nest, width: int) -> bool:
     """Return whether elements along the axis lie side by side, each quad at a multiple of its size."""
-    if not is_step(access, axis) or any(mono or n % width for mono, n in access.constant.items()):
+    if not is_step(access, axis) or value_of(access.constant, nest) % width:
         return False
     if access.values and not all(is_of_row(index, nest) and stride for index, stride in access.values):
         return False
     return all(access.stride(loop.leaves[-1]) % width == 0 for loop in others(axis, nest))
+
+
+def value_of(poly: Poly, nest: Nest) -> int:
+    """Return a polynomial's number at this problem's sizes."""
+    sizes = {name: ir.size_of((atom,)) for atom, name in nest.names.of.items()}
+    return sum(n * math.prod(sizes[name] for name in names) for names, n in poly.items())
 
 
 def is_of_row(index: ir.Value, nest: Nest) -> bool:

@@ -1,7 +1,8 @@
-"""CUDA for sums over columns of narrow elements: a thread takes several neighbouring columns with each load.
+"""CUDA for sums over columns: a thread takes several neighbouring columns with each load.
 
-Comes in: a column region that reduces once and stores what the columns come to, of elements of one or two bytes. Goes
-out: a second kernel for it, beside the one in which a thread loads one such element at a time.
+Comes in: a column region that reduces once and stores what the columns come to, of elements of one or two bytes, or one
+that stores on the way what it adds up. Goes out: a second kernel for it, beside the one in which a thread loads one
+element at a time, and goes over its columns once more to store.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ class WideColumns(VectorizedRegion):
     def serves(self) -> bool:
         """Return whether the region is one pass over columns, and settle how many a thread takes."""
         lane = self.nest.lane
-        once = self.top == 1 and not self.solo() and not self.inner_stores() and not self.has_scan()
-        if lane is None or not once:
+        on_the_way = self.inner_stores()
+        once = self.top == 1 and not any(self.level[v] for v in on_the_way.values())
+        if lane is None or not once or self.solo() or self.has_scan():
             return False
         rows = count_of(self.nest.outer)
         widths = [w for w in (8, 4, 2) if w * narrowest(self, lane) <= LOADED_BYTES and lane.count % w == 0]
         full = [w for w in widths if rows * (lane.count // (32 * w)) >= FULL]
         self.width = (full or widths[-1:] or [1])[0]
-        return self.width > 1 and narrowest(self, lane) < 4
+        return self.width > 1 and (narrowest(self, lane) < 4 or bool(on_the_way))
 
     def added_to(self, name: str, value: ir.Reduce, acc_type: str) -> str:
         return f"{name}[u]"
@@ -56,15 +58,18 @@ class WideColumns(VectorizedRegion):
             start = f"{kind}({start_of(value.kind, value.dtype)})"
             scope.lines += [f"{kind} {name}[{self.width}];", *self.every(f"{name}[u] = {start};")]
             guard = " && ".join(self.printer.emit(g, inner) for g in value.guards)
-            block = Scope(inner)
+            block = Scope(inner) if guard else inner
             line = self.step(value, name, kind, scope, block)
-            inner.lines += [f"if ({guard}) {{", *indent([*block.lines, line]), "}"] if guard else [*block.lines, line]
+            inner.lines += [f"if ({guard}) {{", *indent([*block.lines, line]), "}"] if guard else [line]
             joined += self.every(f"{name}[u] = column_reduce({name}[u], {C[value.kind].functor}(), {start});")
             tail.known[value] = f"{ctype}({name}[u])"
+        on_the_way = self.inner_stores()
+        kept = [line for buffer in on_the_way for line in self.store(buffer, inner)]
+        inner.lines += kept
         inside = [*self.indices(self.nest.reduced, "k"), *self.quad_lines(inner.lines)]
         loop = self.walk(f"(active ? {self.total(self.nest.reduced)} : 0)", "y", inside)
         last = self.open_inner(tail)
-        stores = [line for buffer in self.stores for line in self.store(buffer, last)]
+        stores = [line for buffer in self.stores if buffer not in on_the_way for line in self.store(buffer, last)]
         end = ["if (active && threadIdx.y == 0) {", *indent(self.quad_lines([*last.lines, *stores])), "}"]
         return [*head, *self.loaded([*scope.lines, *loop, *joined, *end], set())]
 

@@ -1,8 +1,9 @@
 """Divisions by what many elements have in common, and exponentials below it, where sixteen bits are owed.
 
 Comes in: the steps of `lowering/lower.py`. Goes out: the same steps, in which `x / total` of a row is `x * (1 / total)`
-and the reciprocal is taken once a row. That rounds twice, in float32: far below the last bit of a sixteen-bit result,
-so it is done only where all results have sixteen bits. On a GPU `exp(x - maximum)` is one operator, too.
+and the reciprocal is taken once a row; that of a number is a number. That rounds twice, in float32: far below the last
+bit of a sixteen-bit result, so it is done only where all results have sixteen bits. On a GPU `exp(x - maximum)` is one
+operator, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rag_kernels.offline.ir.rewriting import rebuilt
 from rag_kernels.offline.lowering.lower import Lowered, Stored
 
 SHORT = frozenset({"int32", "int16", "int8", "uint8"})
+MODEST = 1e-30  # between it and its reciprocal a number and its reciprocal are normal
 
 
 def owes_half(fp: FunctionalProblem) -> bool:
@@ -48,7 +50,12 @@ def with_reciprocals(lowered: Lowered, *, on_gpu: bool) -> Lowered:
 def _product(value: ir.Value) -> ir.Value | None:
     """Return x / r as x * (1 / r)."""
     found = operands(value, Operator.DIV)
-    if found is None or value.dtype != "float32" or not _is_of_row(found[1], found[0]):
+    if found is None or value.dtype != "float32":
+        return None
+    number = _number(found[1])
+    if number and not isinstance(found[0], ir.Const | ir.Size):
+        return ir.Op(value.dims, "float32", Operator.MUL, (found[0], ir.Const((), "float32", 1 / number)))
+    if not _is_of_row(found[1], found[0]):
         return None
     return ir.Op(value.dims, "float32", Operator.MUL, (found[0], reciprocal(Expr(found[1])).value))
 
@@ -69,6 +76,12 @@ def _sigmoid(value: ir.Value) -> ir.Value | None:
         return None
     grows = isinstance(sums[1], ir.Op) and sums[1].operator in {Operator.EXP, Operator.EXP_BELOW}
     return ir.Op(value.dims, "float32", Operator.DIV_NEAR, found) if grows else None
+
+
+def _number(value: ir.Value) -> float:
+    """Return the number that a value is, if its reciprocal is neither tiny nor huge, else 0."""
+    number = float(value.number) if isinstance(value, ir.Const) and not value.name else 0.0
+    return number if MODEST < abs(number) < 1 / MODEST else 0.0
 
 
 def _is_of_row(value: ir.Value, of: ir.Value) -> bool:

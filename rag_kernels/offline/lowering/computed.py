@@ -12,9 +12,7 @@ from dataclasses import replace
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.expressions import Expr
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.lowering.lower import Lowering
-
-MOST_AGAIN = 6  # expressions that are cheap enough to be computed at every place that reads them
+from rag_kernels.offline.lowering.lower import FEW_AGAIN, Lowering
 
 
 def iota(lowering: Lowering, group: ir.Group, trailing: int = 0, step: int = 1, start: int = 0) -> ir.Value:
@@ -55,7 +53,7 @@ def at(
     What would cost much to compute again is stored first, unless it is `light` though it does not look so.
     """
     dim %= len(value.dims)
-    if len(ir.leaves(value.dims[dim])) > 1 or not (light or is_light(value)):
+    if len(ir.leaves(value.dims[dim])) > 1 or not (light or is_light(value, lowering.again)):
         value = lowering.reload(value)
     dims = (*value.dims[:dim], group, *value.dims[dim + 1 :])
     leaf = ir.leaves(value.dims[dim])
@@ -69,10 +67,10 @@ def at(
         return lowering.tracked(placed(again, ir.leaves(again.dims[dim])[0], place, dims))
 
 
-def is_light(value: ir.Value) -> bool:
-    """Return whether a value may be computed again wherever it is read."""
+def is_light(value: ir.Value, most: int = FEW_AGAIN) -> bool:
+    """Return whether a value may be computed again wherever it is read: nothing costly, and of `most` expressions."""
     inside = [v for v in ir.walk(value) if isinstance(v, ir.Op) and v.operator is not Operator.SAME]
-    return len(inside) <= MOST_AGAIN and not any(v.operator.traits.costly for v in inside)
+    return len(inside) <= most and not any(v.operator.traits.costly for v in inside)
 
 
 def for_windows(lowering: Lowering, value: ir.Value, size: int, step: int) -> ir.Value:

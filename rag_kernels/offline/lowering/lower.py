@@ -117,6 +117,7 @@ def made_by(step: Step) -> tuple[str, ...]:
 
 
 S = TypeVar("S", bound=Step)
+FEW_AGAIN, MANY_AGAIN = 6, 32  # expressions that are computed wherever they are read: on a CPU, and on a GPU
 
 
 def with_values(step: S, change: Callable[[ir.Value], ir.Value]) -> S:
@@ -191,6 +192,7 @@ class Lowering:
     growing: dict[str, Node] = field(default_factory=dict)  # the longest concatenation that begins as this one
     slots: dict[str, tuple[ir.Atom, int]] = field(default_factory=dict)  # its dimension, and how many are in place
     made: set[ir.Value] = field(default_factory=set)  # loads of whole buffers that a step of its own writes
+    again: int = FEW_AGAIN  # expressions that are cheap enough to be computed at every place that reads them
 
     def run(self, rules: dict[str, Rule]) -> Lowered:
         """Return the problem's steps; operators without a rule stay with the library.
