@@ -147,11 +147,28 @@ CASES = {
         ),
     ),
     "turned": (
-        "x_tile[threadIdx.x]",
+        "x_tile[threadIdx.x + u]",
         Case(
             "return (x * 0.5).t() + y, F.gelu(x.t() * x[:, :1].t()) - x.flip(1).t(), torch.cat([x.t(), y])",
             "torch.randn(70, 130)",
             "torch.randn(70)[None]",
+        ),
+    ),
+    "turned in vectors": (
+        "Pack<float, 4> x_tile_held",
+        Case(
+            "return (x * 0.5).t() + y, x.t() * x.flip(1).t().exp(), torch.cat([x.t(), y, y]), x[:, 8:].double().t()",
+            "torch.randn(72, 136)",
+            "torch.randn(72)[None]",
+        ),
+    ),
+    "channels put last in vectors": (
+        "Pack<__half, 4> ",
+        Case(
+            "p = lambda z: z.permute(0, 2, 3, 1).contiguous(); "
+            "return p(x.half() + 1), p(x.half() * y[:, None, None].half()), p(x[:, :, 1:]) + y",
+            "torch.randn(2, 36, 5, 24)",
+            "torch.randn(36)",
         ),
     ),
     "channels put last": (
