@@ -27,10 +27,11 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.best import Best
 from rag_kernels.eval.build import compile as compiling
 from rag_kernels.eval.problem import load_module, problem_from_source
-from rag_kernels.eval.records import Candidate, Passed, Problem
+from rag_kernels.eval.records import Candidate, Passed, Problem, TensorArgument, TensorSpec
 from rag_kernels.export.drop_in import KernelNotUsed
 from rag_kernels.export.forms.module_file import module_text
 from rag_kernels.export.out_file import write_kernel
+from rag_kernels.export.serving import served
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
@@ -465,6 +466,102 @@ def test_a_copy_is_looked_at_itself_where_it_is_recorded(changeable: ModuleType,
         module.part.forward = other  # an attribute that no part had
         torch.testing.assert_close(whole(X), other(torch.tanh(X)) * 2.0)
     assert seen == [True, False]
+
+
+SQUARES = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Parameter(torch.rand(4, 4)) for _ in range(3))
+
+    def forward(self, x):
+        return x * self.a + self.b - self.c
+
+
+def get_inputs():
+    return [torch.randn(4, 4)]
+
+
+def get_init_inputs():
+    return []
+"""
+SQUARES_CPP = """
+#include "rag_kernel.h"
+typedef rk::Tensor<const float> In;
+void squares(In x, In a, In b, In c, rk::Tensor<float> out) {
+  for (int i = 0; i < 16; ++i) out.data[i] = x.data[i] * a.data[i] + b.data[i] - c.data[i];
+}
+RK_EXPORT(forward, squares)
+"""
+
+
+@pytest.fixture(scope="module")
+def squares() -> ModuleType:
+    names, spec = ("a", "b", "c"), TensorSpec((4, 4), "float32")
+    state = [TensorArgument(name, "parameter", spec, name) for name in names]
+    functional = "import torch\n\n\ndef module_fn(x, a, b, c):\n    return x * a + b - c\n"
+    p = replace(
+        problem("tanh"),
+        problem=Problem("squares", SQUARES),
+        source=functional,
+        arguments=(TensorArgument("x", "input", spec, "0"), *state),
+        outputs=(spec,),
+        constants=(),
+    )
+    made = attempt(p=p, candidate=Candidate(SQUARES_CPP, "kernel", "cpu"))
+    return load_module("squares", module_text(made))
+
+
+class OfItsOwn(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_many_tensors_are_asked_at_once_and_say_no_to_all_that_differs(
+    squares: ModuleType, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `.data =` the parameter stays the same object; by torch's own check where it is there, else one by one."""
+    if not at_once:
+        monkeypatch.setattr(served, "tensors_like", lambda values: None)
+    x = torch.randn(4, 4)
+    changes: list[tuple[str, Any, bool]] = [
+        ("other numbers", lambda v: v + 1, True),
+        ("transposed", lambda v: v.t(), True),
+        ("of strides", lambda v: torch.rand(8, 8)[::2, ::2], True),
+        ("double", lambda v: v.double(), False),
+        ("a row", lambda v: v[:1], False),
+        ("more sizes", lambda v: v[None], False),
+    ]
+    for told, change, kept in changes:
+        module, twin = squares.ModelNew(), squares.Model()
+        twin.load_state_dict(module.state_dict())
+        with torch.no_grad():
+            called(module, x)
+            assert module._guard(x) is not None
+            module.b.data = twin.b.data = change(module.b.data)
+            assert (module._guard(x) is not None) is kept, told
+            torch.testing.assert_close(called(module, x)[0], twin(x))
+            assert module.kernel_used is kept, told
+    module = squares.ModelNew()
+    with torch.no_grad():
+        called(module, x)
+        given = [x.clone(), x.t(), torch.rand(8, 8)[::2, ::2], torch._neg_view(x), module.b, module.b.detach()]
+        for one in given:
+            assert module._guard(one) is not None
+            torch.testing.assert_close(called(module, one)[0], one * module.a + module.b - module.c)
+        for one in [x.double(), x[:1], x.as_subclass(OfItsOwn), x.to_sparse(), x.to("meta")]:
+            assert module._guard(one) is None
+        module.requires_grad_(False)
+    assert module._guard(x) is not None and module._guard(x.clone().requires_grad_()) is None
+
+
+def test_torchs_check_of_tensors_is_known_to_tell_them_apart() -> None:
+    assert served._check_tells_apart() and served.tensors_like([X, X[:2]])
+    assert served.tensors_like([X, X]) is None  # it also asks whether two are one
 
 
 def answer(module: Any, twin: nn.Module, *args: Any, **kwargs: Any) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from torch import nn
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Candidate, Problem, TensorArgument, TensorSpec
 from rag_kernels.export.forms.module_file import module_text
+from rag_kernels.export.serving import served
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 SOURCE = """
@@ -61,8 +63,9 @@ RK_EXPORT(forward, run)
 SHAPE = (64, 1024)
 
 
-@pytest.fixture(scope="module")
-def best() -> ModuleType:
+@pytest.fixture(scope="module", params=[1, 99])
+def best(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    """An exported file, whose tensors are asked by torch's own check of all, and one by one."""
     p = replace(
         problem("tanh"),
         problem=Problem("scaled", SOURCE),
@@ -73,9 +76,10 @@ def best() -> ModuleType:
         ),
         constants=(("rate", 0.5),),
     )
-    return load_module(
-        "scaled", module_text(attempt(p=p, candidate=Candidate(KERNEL, "kernel", "cuda"), verdict=passed()))
-    )
+    made = attempt(p=p, candidate=Candidate(KERNEL, "kernel", "cuda"), verdict=passed())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(served, "MANY", request.param)
+        yield load_module("scaled", module_text(made))
 
 
 def pair(best: ModuleType, device: str) -> tuple[Any, nn.Module]:

@@ -249,7 +249,10 @@ class DropIn(nn.Module):
         ]
         if compiled.train_mode_only:
             lines.refuse(f"not {lines.name(values)}['training']")
-        return lines.function(parameters, compiled.guarded(lines, names))
+        leaves = leaves_given(forward, self, args, kwargs, served.leaves)
+        served_values = () if isinstance(leaves, Reason) else served.values(self, leaves)
+        known = () if isinstance(served_values, Reason) else served_values
+        return lines.function(parameters, compiled.guarded(lines, names, known))
 
     def _agrees(self, args: Sequence[Any], kwargs: dict[str, Any], sizes: tuple[Any, ...]) -> Reason:
         """Ask the module itself, without data, what it makes of sizes other than the verified ones."""

@@ -83,25 +83,28 @@ class CompiledForward:
             return None, reason
         return self.result(values, None if graded.text else sizes)
 
-    def guarded(self, lines: Lines, names: Sequence[str]) -> str:
-        """Add what `result_or_reason` asks of arguments of these names; return the text of what `result` is given."""
+    def guarded(self, lines: Lines, names: Sequence[str], values: Sequence[Any]) -> str:
+        """Add what `result_or_reason` asks of arguments of these names; return the text of what `result` is given.
+
+        `values` are those of a call that it serves.
+        """
         served = self.served
         served.guarded_mode(lines)
-        sizes = lines.let(served.guarded(lines, names))
+        sizes = lines.let(served.guarded(lines, names, values))
         tensors = [names[i] for i in served.tensors]
         wanted = " or ".join(f"{name}.requires_grad" for name in tensors)
         graded = f"{lines.name(served.torch.is_grad_enabled)}() and ({wanted or False})"
-        values = f"[{', '.join(names)}]"
+        given = f"[{', '.join(names)}]"
         if self.backward is None:
             lines.refuse(graded)
-            return f"{values}, {sizes}"
+            return f"{given}, {sizes}"
         if self._step is not None:
             fixed = " or ".join(f"{names[i]}.requires_grad" for i in self._step.fixed)
             lines.refuse(f"{lines.name(served.torch.is_grad_enabled)}() and ({fixed or False})")
-            return f"{values}, None if {graded} else {sizes}"
+            return f"{given}, None if {graded} else {sizes}"
         verified = [f"{names[i]}.shape == {lines.name(tuple(served.arguments[i].shape))}" for i in served.moving]
         lines.refuse(f"{graded} and not ({' and '.join(verified) or True})")
-        return f"{values}, None if {graded} else {sizes}"
+        return f"{given}, None if {graded} else {sizes}"
 
     def result(self, values: Sequence[Any], sizes: Sequence[Sizes] | None) -> tuple[Any, Reason]:
         """Return the kernel's result for a call that it serves, or why its own checks refuse it.

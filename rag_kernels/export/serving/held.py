@@ -181,6 +181,8 @@ class Looks:
                 if isinstance(value, Untouched):
                     tensor = lines.name(value.value)
                     lines.refuse(f"{at}[{name!r}] is not {tensor} or {tensor}._version != {value.version}")
+                elif name in WATCHED and not value:
+                    lines.refuse(f"{at}[{name!r}]")
                 else:
                     lines.unlike(f"{at}[{name!r}]", value)
         for attributes, _, _ in self.counts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +21,7 @@ Size = int | str  # a number that stays, or a free size: "N", "2*N"; of an outpu
 Shape = tuple[Size, ...]
 Sizes = tuple[int, ...]
 ALIGNED_BYTES = 64  # as PyTorch allocates on the CPU; more on a GPU
+MANY = 3  # tensors, from which on torch's own check of all of them is quicker than a question at a time
 MOST_ELEMENTS = 2**31 - 1  # beyond it an index of 32 bits, which no judged size needed more than, would wrap around
 
 
@@ -132,27 +133,44 @@ class Served:
         names = [f"v{i}" for i in range(len(self.arguments))]
         return lines.function(", ".join(names), self.guarded(lines, names))
 
-    def guarded(self, lines: Lines, names: Sequence[str]) -> str:
-        """Add what is asked of the arguments, which have these names; return the text of the outputs' sizes."""
+    def guarded(self, lines: Lines, names: Sequence[str], served: Sequence[Any] = ()) -> str:
+        """Add what is asked of the arguments, which have these names; return the text of the outputs' sizes.
+
+        `served` are the arguments of a call that is: most calls have tensors like these, which torch asks at once.
+        """
+        fixed = [i for i in self.tensors if i not in self.moving]
+        alike = tensors_like([served[i] for i in fixed]) if served and len(fixed) >= MANY else None
+        others = [i for i in range(len(names)) if alike is None or i not in fixed]
         device = ""
-        for i, (argument, name) in enumerate(zip(self.arguments, names, strict=True)):
-            if argument.role == "scalar":
-                lines.refuse(f"{lines.type}({name}) is not {lines.name(_kind(argument))}")
-                if argument.shape != ():
-                    lines.refuse(f"{name} != {lines.name(argument.shape)}")
-                continue
-            one, other = map(lines.name, self.kinds if argument.role == "input" else self.kinds[::-1])
-            lines.refuse(f"{lines.type}({name}) is not {one} and {lines.type}({name}) is not {other}")
-            lines.refuse(f"{name}.dtype is not {lines.name(getattr(self.torch, argument.dtype))}")
-            lines.refuse(f"{name}.layout is not {lines.name(self.torch.strided)}")
-            lines.refuse(f"not {name}.is_{self.backend}")
-            if self.backend != "cpu" and device:
-                lines.refuse(f"{name}.device != {device}")
-            elif self.backend != "cpu":
-                device = lines.let(f"{name}.device")
-            if i not in self.moving:
-                lines.refuse(f"{name}.shape != {lines.name(tuple(argument.free or argument.shape))}")
+        if alike is not None:
+            if self.backend != "cpu":
+                device = lines.let(f"{names[fixed[0]]}.device")
+            unlike = " or ".join(one for i in fixed for one in self._unlike(lines, i, names[i], device))
+            lines.refuse(f"not {lines.name(alike)}({', '.join(names[i] for i in fixed)}) and ({unlike})")
+        for i in others:
+            for one in self._unlike(lines, i, names[i], device):
+                lines.refuse(one)
+            if i in self.tensors and not device and self.backend != "cpu":
+                device = lines.let(f"{names[i]}.device")
         return f"{lines.name(self.known)}[({''.join(f'{names[i]}.shape, ' for i in self.moving)})]"
+
+    def _unlike(self, lines: Lines, i: int, name: str, device: str) -> list[str]:
+        """Return the conditions under which an argument is not served."""
+        argument = self.arguments[i]
+        if argument.role == "scalar":
+            of_kind = [f"{lines.type}({name}) is not {lines.name(_kind(argument))}"]
+            return of_kind + [f"{name} != {lines.name(argument.shape)}"] * (argument.shape != ())
+        one, other = map(lines.name, self.kinds if argument.role == "input" else self.kinds[::-1])
+        asked = [
+            f"({lines.type}({name}) is not {one} and {lines.type}({name}) is not {other})",
+            f"{name}.dtype is not {lines.name(getattr(self.torch, argument.dtype))}",
+            f"{name}.layout is not {lines.name(self.torch.strided)}",
+            f"not {name}.is_{self.backend}",
+        ]
+        asked += [f"{name}.device != {device}"] * bool(device)
+        if i not in self.moving:
+            asked.append(f"{name}.shape != {lines.name(tuple(argument.free or argument.shape))}")
+        return asked
 
     def guarded_mode(self, lines: Lines) -> None:
         """Add what `mode` asks; autocast for other devices is left to it."""
@@ -287,6 +305,53 @@ class Served:
                 told = name_of(self.arguments[i].path)
                 return Reason("gradients", f"gradients are wanted of {told}, and it has none (use torch.no_grad()).")
         return NONE
+
+
+def tensors_like(values: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
+    """Return torch's own check that tensors are as these are: class, type, device, sizes and strides.
+
+    It takes a tenth of a microsecond each, and is what torch.compile asks. It is not promised to stay: None where it is
+    not there, or does not tell apart what has to be.
+    """
+    try:
+        check = _check_of(values) if _check_tells_apart() else None
+        return check if check is not None and check(*values) else None
+    except Exception:  # whatever another version raises
+        return None
+
+
+def _check_of(values: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    from torch._C._dynamo import guards
+
+    torchs: Any = guards
+    sizes, strides = [list(v.shape) for v in values], [list(v.stride()) for v in values]
+    made: Callable[..., bool] = torchs.TensorGuards(
+        *values, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
+    ).check
+    return made
+
+
+@cache
+def _check_tells_apart() -> bool:
+    """Return whether torch's check says yes to what it was made of, and no to everything else that a contract names."""
+    import torch
+
+    class Other(torch.Tensor):
+        pass
+
+    one = torch.nn.Parameter(torch.zeros(4, 4))
+    check = _check_of([one])
+    if not check(one):
+        return False
+    for data in (one.data.t(), one.data.double(), one.data.int(), one.data[:2], one.data[None], one.data[::2, ::2]):
+        changed = torch.nn.Parameter(torch.zeros(4, 4), requires_grad=False)
+        fixed = _check_of([changed])
+        changed.data = data
+        if fixed(changed):
+            return False
+    plain = torch.zeros(4, 4)
+    others = (plain.as_subclass(Other), one, plain.to_sparse(), torch.zeros(4, 4, device="meta"), None)
+    return not any(_check_of([plain])(other) for other in others)
 
 
 def placed(value: torch.Tensor, any_alignment: bool) -> torch.Tensor:
