@@ -170,7 +170,11 @@ def test_later_rounds_repair_improve_and_recombine_with_feedback() -> None:
     ideas = next(user_prompt(p) for p in llm.prompts if "Propose one idea" in p)
     assert "others improve attempt 1; repair attempt 3; recombine attempts 1 and 2." in ideas
     new = next(user_prompt(p) for p in llm.prompts if "Implement this idea" in p)
-    assert "# The fastest so far: attempt 1" in new and attempts[0].candidate.source.strip() in new
+    assert (
+        "# The fastest so far: attempt 1" in new
+        and new.count("idea one") == 1
+        and attempts[0].candidate.source.strip() in new
+    )
     assert attempts[1].candidate.source.strip() not in new and "The fastest so far" not in improve
 
 

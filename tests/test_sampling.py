@@ -69,7 +69,11 @@ def test_what_was_sampled_is_judged_elsewhere_with_its_whole_lineage(tmp_path: P
     assert json.loads(file.read_text())["candidates"] == 3
 
     [sampled] = read_lines(file)
-    elsewhere = replace(session(tmp_path, 0.0), archive=there)
+
+    def never(*_: object) -> list[Shown]:
+        raise AssertionError("nobody writes here, so nothing is to be retrieved")
+
+    elsewhere = replace(session(tmp_path, 0.0), archive=there, retrieve=never)
     judged = list(judge_sampled(sampled, elsewhere))
     assert len({a.candidate.id for a in judged}) == 3 and judged[-1].note.startswith("confirmation")
     assert all(a.writer == "llm" and a.model and a.call_ids for a in judged[:3])

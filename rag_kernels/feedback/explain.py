@@ -6,7 +6,7 @@ Comes in: an attempt. Goes out: a line for the history, or a paragraph for a rep
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import assert_never
 
 from rag_kernels.archive.records import Attempt
@@ -124,15 +124,17 @@ def speed(attempt: Attempt) -> float | None:
     return verdict.measurement.speedup if isinstance(verdict, Passed) else None
 
 
-def history(attempts: Sequence[Attempt]) -> list[str]:
-    """Return the run so far in a few lines: winners by speed, then the newest failures."""
+def history(attempts: Sequence[Attempt], below: Collection[str] = ()) -> list[str]:
+    """Return the run so far in a few lines: winners by speed, then the newest failures. `below` are candidates whose
+    ideas and sources follow.
+    """
     last = latest(attempts)
     won = sorted((a for a in last if speed(a) is not None), key=lambda a: -(speed(a) or 0.0))
     lost = [a for a in reversed(last) if speed(a) is None]
     shown = won[: HISTORY_LINES // 2]
     shown += lost[: HISTORY_LINES - len(shown)]
     room = IDEA_CHARS * HISTORY_LINES // max(1, len(shown))
-    return [_line(a, room) for a in shown]
+    return [_line(a, 0 if a.candidate.id in below else room) for a in shown]
 
 
 def _line(attempt: Attempt, idea_chars: int) -> str:
@@ -144,7 +146,8 @@ def _line(attempt: Attempt, idea_chars: int) -> str:
     if isinstance(verdict, Wrong):
         found = f'inputs "{verdict.input_class}", {verdict.where}, {verdict.error_ratio:.3g} times PyTorch\'s own error'
         outcome = f"{outcome.rstrip('.')} ({shorten(found, REASON_CHARS)})"
-    return f"#{attempt.number} {outcome.rstrip('.')}. Idea: {shorten(_flat(attempt.idea), idea_chars)}"
+    idea = f"Idea: {shorten(_flat(attempt.idea), idea_chars)}" if idea_chars else "It follows below."
+    return f"#{attempt.number} {outcome.rstrip('.')}. {idea}"
 
 
 def _flat(text: str) -> str:

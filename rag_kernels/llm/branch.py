@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rag_kernels.archive.records import Exemplar, Relation
+from rag_kernels.archive.records import Attempt, Exemplar, Relation
+from rag_kernels.feedback import explain
 from rag_kernels.llm import prompt_values
 from rag_kernels.llm import reply as llm_reply
 from rag_kernels.llm.client import Reply
@@ -69,10 +70,19 @@ def prompt(brief: Brief, branch: Branch, hardware: Sequence[str], precision: str
     values["exemplars"] = prompt_values.exemplar_values(branch.shown)
     task = branch.task
     if isinstance(task, NewIdea):
-        values["fastest"] = prompt_values.fastest_values(brief, precision)
+        fastest = prompt_values.fastest(brief)
+        if fastest is not None:
+            values |= _below(brief, (fastest,))
+            values["fastest"] = prompt_values.parent_values(fastest, brief, precision)
         return render("implement", **values, idea=task.text, share={"number": task.number, "of": task.of})
     parents = [prompt_values.parent_values(p, brief, precision) for p in task.parents]
+    values |= _below(brief, task.parents)
     return render("improve", **values, task=task.kind, parents=parents)
+
+
+def _below(brief: Brief, shown: Sequence[Attempt]) -> dict[str, list[str]]:
+    """Return the history of a prompt that has these attempts with their ideas and sources, too."""
+    return {"history": explain.history(brief.attempts, {attempt.candidate.id for attempt in shown})}
 
 
 def read(brief: Brief, branch: Branch, reply: Reply) -> Draft | NoCode:

@@ -227,11 +227,10 @@ def parent_values(attempt: Attempt, brief: Brief, precision: str = "strict") -> 
     }
 
 
-def fastest_values(brief: Brief, precision: str = "strict") -> Row | None:
-    """Return the values of the fastest attempt of the run so far; None before one is right."""
+def fastest(brief: Brief) -> Attempt | None:
+    """Return the fastest attempt of the run so far; None before one is right."""
     right = [a for a in explain.latest(brief.attempts) if explain.speed(a) is not None]
-    best = max(right, key=lambda a: explain.speed(a) or 0.0, default=None)
-    return parent_values(best, brief, precision) if best else None
+    return max(right, key=lambda a: explain.speed(a) or 0.0, default=None)
 
 
 def _claimed(claim: Claim) -> str:

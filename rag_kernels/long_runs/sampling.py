@@ -296,7 +296,7 @@ def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -
     said_all = Ledger(Budget(rounds=spent.rounds), spent=spent)
     parts = generate.Parts(
         functionalize=lambda _: session.promised(sampled.told[0].brief.problem),
-        retrieve=session.retrieve,
+        retrieve=lambda fp, attempts: [],  # nobody writes here
         judge=session.judge,
         archive=archive,
         index=session.index,
