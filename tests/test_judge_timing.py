@@ -1,5 +1,6 @@
 """How the judge times: bursts, baselines that are compiled ahead, whose turn it is, ceilings that were too low."""
 
+import random
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -88,7 +89,7 @@ def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
 
 
 def test_what_is_compiled_ahead_is_found_in_the_cache_and_nothing_of_it_ran(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     import torch
     from torch._dynamo.utils import counters
@@ -99,14 +100,29 @@ def test_what_is_compiled_ahead_is_found_in_the_cache_and_nothing_of_it_ran(
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.mm(x, x.T, out=written)
 
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    x, written = torch.rand(8, 8), torch.zeros(8, 8)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))  # with what it found out of this CPU
+    columns = random.randrange(9, 9999)  # of which nothing is in it yet, when this is tried once more, too
+    x, written = torch.rand(8, columns), torch.zeros(8, 8)
     with torch.no_grad():
+        counters.clear()
         compile_ahead(Product(), [x])
-        assert not written.any()
+        assert counters["inductor"]["fxgraph_cache_hit"] == 0 and not written.any()
         counters.clear()
         make("compile", Product(), [x])(x)
     assert counters["inductor"]["fxgraph_cache_hit"] == 1 and written.any()
+
+
+def test_what_a_probe_of_the_cpu_found_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from torch._inductor.cpu_vec_isa import VecISA, invalid_vec_isa
+
+    from rag_kernels.eval.children.baseline_variants import _keep_probes
+
+    asked: list[str] = []
+    monkeypatch.setattr(VecISA, "_probe_load", lambda isa, library: asked.append(library) or "good" in library)
+    _keep_probes.__wrapped__()
+    good, bad = str(tmp_path / "good.so"), str(tmp_path / "bad.so")
+    found = [invalid_vec_isa._probe_load(library) for library in (good, bad, good, bad)]
+    assert found == [True, False, True, False] and asked == [good, bad, bad], "what failed is tried again"
 
 
 PRODUCT = """

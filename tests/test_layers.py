@@ -133,6 +133,23 @@ def test_only_children_import_torch_when_they_are_loaded() -> None:
     assert any(path.startswith(CHILDREN) for path in found)  # the reading itself works
 
 
+def test_no_command_waits_for_torch() -> None:
+    """It loads in children, while a command does something else; here it is 1.5 s that each run begins with."""
+    known, by_path = graph.modules(), {graph.shown(f): f for f in FILES}
+    reached: dict[str, tuple[str, ...]] = {f: (f,) for f in by_path if f.startswith(("rag_kernels/cli/", "app/"))}
+    waiting = list(reached)
+    while waiting:
+        file = waiting.pop()
+        loaded = ("load", "late") if file.startswith("rag_kernels/cli/") else ("load",)
+        found = graph.imports(by_path[file])
+        heavy = [i.module for i in found if i.when == "load" and i.module.split(".")[0] == "torch"]
+        assert heavy == [], " -> ".join(reached[file])
+        for other in {known[i.module] for i in found if i.when in loaded and i.module in known} - reached.keys():
+            reached[other] = (*reached[file], other)
+            waiting.append(other)
+    assert len(reached) > 100  # the reading itself works
+
+
 def test_functions_that_are_started_by_name_exist() -> None:
     """Worker roles and targets are strings, `module:function`; programs and children name modules alone."""
     asked = [

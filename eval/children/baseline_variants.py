@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -69,6 +71,7 @@ def compile_ahead(model: torch.nn.Module, inputs: Sequence[Any], *, step: bool =
 
 def _get_ready_to_compile() -> None:
     _keep_headers()
+    _keep_probes()
     with contextlib.suppress(AttributeError):  # a torch without it leaves what computes gradients eager
         torch._dynamo.config.trace_autograd_ops = True
 
@@ -101,3 +104,28 @@ def _keep_headers() -> None:
     if kept := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
         codecache._HEADER_DIR = os.path.join(kept, "precompiled_headers")
         codecache._HEADER_LOCK_DIR = os.path.join(codecache._HEADER_DIR, "locks")
+
+
+@functools.cache
+def _keep_probes() -> None:
+    """Let Inductor keep what its probes of the CPU's vectors found, which takes it a second in each process.
+
+    It builds a library for each kind of vectors, and keeps that; whether it loads it asks anew, in a Python of its own.
+    Now a note beside the library says that it did: its name tells the compiler, the flags and torch.
+    """
+    from torch._inductor.cpu_vec_isa import VecISA
+
+    probe = getattr(VecISA, "_probe_load", None)
+    if probe is None:  # another torch
+        return
+
+    def loads(isa: VecISA, library: str) -> bool:
+        note = Path(f"{library}.loaded")
+        if note.is_file():
+            return True
+        found = bool(probe(isa, library))
+        if found:
+            note.touch()
+        return found
+
+    VecISA._probe_load = loads  # type: ignore[assignment, method-assign]

@@ -7,12 +7,14 @@ these, of which those that the module returns as the changed tensors are the cha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from rag_kernels.export.serving.results import Results, set_by
 from rag_kernels.export.serving.served import NONE, Reason, Served, name_of, state_at
+
+if TYPE_CHECKING:
+    import torch
+
+    from rag_kernels.export.serving.results import Results
 
 INPUT = "input "  # which `name_of` has in front of the numbers of inputs
 
@@ -26,7 +28,7 @@ def returned(found: Results, changed: Sequence[str]) -> tuple[tuple[tuple[int, s
     lacking = [name for name in changed if name not in {known for _, known, _ in of}]
     if lacking:
         return (), f"the module changes {', '.join(lacking)} in place, and does not return it: no kernel makes it."
-    return tuple((number, name) for number, name, _ in of), set_by(found)
+    return tuple((number, name) for number, name, _ in of), found.set_by()
 
 
 def state_of(changed: Sequence[str]) -> list[str]:
@@ -47,6 +49,8 @@ def unlike(changed: Mapping[str, torch.Tensor], served: Served, values: Sequence
 
     It may take a copy of strided tensors and change that, and what it reads may be what it has written.
     """
+    import torch
+
     others = [values[i] for i in served.tensors if name_of(served.arguments[i].path) not in changed]
     spans = [_span(tensor) for tensor in others]
     for name, tensor in changed.items():
@@ -63,6 +67,8 @@ def unlike(changed: Mapping[str, torch.Tensor], served: Served, values: Sequence
 
 def written_to(changed: Mapping[str, torch.Tensor], places: Sequence[tuple[int, str]], made: Any) -> tuple[Any, Reason]:
     """Copy results to the changed tensors, and return them with these in their places; or why they do not fit."""
+    import torch
+
     results = [made] if isinstance(made, torch.Tensor) else list(made)
     for number, name in places:
         one, other = results[number], changed[name]

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from rag_kernels.export.serving.held import WATCHED, Held, outside
 from rag_kernels.export.serving.launch import KernelRefused
-from rag_kernels.export.serving.results import Results, other_results, results_of, set_by
+from rag_kernels.export.serving.results import Results, other_results, results_of
 from rag_kernels.export.serving.served import NONE, RELATED, Reason, Served
 
 
@@ -71,7 +71,7 @@ class LayerCall:
             found = results_of(MethodType(type(module).forward, module), inputs, {})
         except Exception as error:  # whatever a module raises without data
             return Reason("results", f"how the module arranges its results is not known ({error}).")
-        told = other_results(found, len(self.served.outputs), moves=bool(self.served.free)) or set_by(found)
+        told = other_results(found, len(self.served.outputs), moves=bool(self.served.free)) or found.set_by()
         if not told:
             self.results = found
         return Reason("results", told) if told else NONE

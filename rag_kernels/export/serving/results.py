@@ -53,6 +53,10 @@ class Results:
         alone = self.tree.is_leaf() or (self.tree.type is tuple and len(self.shapes) > 1)
         return alone and not self.others and self.tree.num_children == len(self.shapes) * (not self.tree.is_leaf())
 
+    def set_by(self) -> str:
+        """Return what a module sets of its own attributes when it is called, as a reason to call it; "" for nothing."""
+        return f"the module sets {', '.join(self.sets)} when it is called, and a kernel sets nothing." * bool(self.sets)
+
     def arranged(self, made: Any) -> Any:
         """Return what a kernel made, a tensor or several, as the module returns it."""
         leaves = [made] if isinstance(made, torch.Tensor) else list(made)
@@ -173,8 +177,3 @@ def other_results(found: Results, tensors: int, *, moves: bool) -> str:
         if type(value) not in known:
             return f"the module also returns a {type(value).__name__}, which the kernel does not."
     return ""
-
-
-def set_by(found: Results) -> str:
-    """Return what a module sets of its own attributes when it is called, as a reason to call it; "" for nothing."""
-    return f"the module sets {', '.join(found.sets)} when it is called, and a kernel sets nothing." * bool(found.sets)
