@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -138,6 +139,7 @@ def model(folder: Path, *sources: str) -> str:
     return f"cmd:{sys.executable} {folder / 'model.py'}"
 
 
+@functools.cache
 def starter_kernels() -> int:
     """How many kernels a new archive is stocked with."""
     return import_bundle(MemoryArchive(), BUNDLE)["kernels"]

@@ -19,6 +19,7 @@ from rag_kernels.ingest.description.pipeline import reindex
 log = logging.getLogger(__name__)
 
 BUNDLE = Path(__file__).with_name("starter.zip")
+TOLD = "The archive is new: %d kernels of the starter archive are in it now."
 
 
 @functools.cache
@@ -36,5 +37,5 @@ def stock(archive: Archive, embedder: Embedder, *, bundle: Path = BUNDLE) -> int
         return 0
     kernels = import_bundle(archive, bundle)["kernels"]
     reindex(archive, embedder)
-    log.info("The archive is new: %d kernels of the starter archive are in it now.", kernels)
+    log.info(TOLD, kernels)
     return kernels

@@ -1,4 +1,4 @@
-"""Judges and warm parents that the tests of one process share: a start takes longer than what most tests ask of one.
+"""Judges, warm parents and a stocked archive that tests share: a start takes longer than what most tests ask of one.
 
 Judges over the cache that all tests share, of whatever limits, share its warm parents, and so do `kept_workers`. They
 are handed out as by `open_judge` and `open_workers`, and stay open until the session ends: `conftest.py` closes them.
@@ -7,6 +7,7 @@ Not for tests of what a judge or a worker does when it starts, ends or breaks.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,14 +18,17 @@ from tempfile import TemporaryDirectory
 
 from rag_kernels.archive.bundle import _check as check_bundle
 from rag_kernels.archive.bundle import _unpack as unpack_bundle
+from rag_kernels.archive.protocol import Archive
+from rag_kernels.archive.store import FileArchive
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend
 from rag_kernels.eval.sessions.session_pool import AtOtherSizes
+from rag_kernels.ingest.description.embedder import Embedder, load_embedder
 from rag_kernels.ingest.functional.functionalize import PRELOAD
-from rag_kernels.retrieval.starter import BUNDLE
+from rag_kernels.retrieval.starter import BUNDLE, TOLD, log, stock
 
 STAY_OPEN = ExitStack()
 SHARED_CACHE = "TESTS_CACHE"  # not RAG_KERNELS_...: commands under test are not told
@@ -67,6 +71,36 @@ def _starter() -> Path:
     place = Path(STAY_OPEN.enter_context(TemporaryDirectory(prefix="starter-")))
     check_bundle(BUNDLE, unpack_bundle(BUNDLE, place), place / "checked")
     return place / "checked"
+
+
+def stocked(archive: Archive, embedder: Embedder) -> int:
+    """Stock a new archive as `starter.stock` does, or put a copy of one that was stocked so where none is yet."""
+    if not isinstance(archive, FileArchive) or archive.root.exists() or embedder.name != load_embedder().name:
+        return stock(archive, embedder)
+    archive.root.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".copy-", dir=archive.root.parent) as place:
+        copied = shutil.copytree(_stocked(), Path(place) / "archive")
+        try:
+            copied.rename(archive.root)
+        except OSError:  # another process was quicker
+            return stock(archive, embedder)
+    kernels = int(archive.stats()["kernels"])
+    log.info(TOLD, kernels)
+    return kernels
+
+
+@cache
+def _stocked() -> Path:
+    """Return the folder of a stocked archive, which the first process that asks makes."""
+    place = _shared_cache() / "stocked"
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            made = FileArchive(place.with_suffix(".new"))
+            stock(made, load_embedder())
+            made._index.close()
+            made.root.rename(place)
+    return place
 
 
 def _shared_cache() -> Path:
