@@ -186,7 +186,7 @@ def one_core(programs: dict[str, Path]) -> Iterator[Workers]:
 
 
 def run(workers: Workers, program: Path) -> Any:
-    """One call on a vector of ones, in the form that `rag_driver.h` reads."""
+    """One call on a vector of ones, in the form that `rag_driver.cpp` reads."""
     vector = struct.pack("<5q", 2, 32, 1, SIZE, 4 * SIZE)
     call = struct.pack("<q", 3) + vector + struct.pack("<f", 1.0) * SIZE + struct.pack("<q", 4) + vector
     payload = {"checked": "", "raced": str(program), "gpu": False, "calls": [base64.b64encode(call).decode()]}

@@ -1,4 +1,4 @@
-"""The file that a checked program (`rag_driver.h`) reads its calls from: names of functions, numbers, tensors.
+"""The file that a checked program (`rag_driver.cpp`) reads its calls from: names of functions, numbers, tensors.
 
 Comes in: values. Goes out: bytes. Knows neither torch nor the judge, since a candidate's worker writes them too.
 """

@@ -46,7 +46,7 @@ COMMON_HEADERS = """\
 #include <vector>
 #include "rag_kernel.h"
 """
-# `-checked` builds are programs of their own, for sanitizers: the source and `rag_driver.h` around it; `cpu-raced` is
+# `-checked` builds are programs of their own, for sanitizers: the source and `rag_driver.cpp` around it; `cpu-raced` is
 # one for ThreadSanitizer, on an OpenMP runtime of our own (`rag_openmp.cpp`).
 # `cuda-host` is the host part of a split CUDA source (`eval.build.nvrtc`).
 Flavour = Literal["cpu", "cuda", "cpu-checked", "cpu-raced", "cuda-checked", "cuda-host"]
@@ -68,11 +68,12 @@ CPU_FLAGS: dict[Flavour, str] = {
     "cpu-raced": "-Xpreprocessor -fopenmp -pthread -fsanitize=thread -Werror=tsan -fno-omit-frame-pointer -O1 -g1",
 }
 OPENMP = "rag_openmp.cpp"
+DRIVER = "rag_driver.cpp"
 OBJECT = "kernel.o"  # of a C++ kernel, beside its library
 USES: dict[Flavour, tuple[str, ...]] = {
-    "cpu-checked": ("rag_driver.h",),
-    "cuda-checked": ("rag_driver.h",),
-    "cpu-raced": ("rag_driver.h", OPENMP),
+    "cpu-checked": ("rag_driver.h", DRIVER),
+    "cuda-checked": ("rag_driver.h", DRIVER),
+    "cpu-raced": ("rag_driver.h", DRIVER, OPENMP),
 }
 
 
@@ -231,17 +232,23 @@ def _done(folder: Path) -> bool:
 def header_options(flavour: Flavour, tools: Toolchain, cache: Path) -> str:
     """Return what every C++ edge of a flavour takes, compiled once per compiler.
 
-    Common headers (with g++ only) halve a build, and programs under ThreadSanitizer have their OpenMP runtime.
+    Common headers (with g++ only) halve a build, and so does the driver of programs for sanitizers, as an object; under
+    ThreadSanitizer these have an OpenMP runtime of our own.
     """
+    if flavour not in CPU_FLAGS:
+        return ""
     parts = []
-    if flavour in CPU_FLAGS and "clang" not in tools.version:
-        flags = f"-std=c++17 {tools.cpu_flags(flavour)} -I{INCLUDE} -I{tvm_ffi_root()}/include -x c++-header"
+    flags = f"-std=c++17 {tools.cpu_flags(flavour)} -I{INCLUDE} -I{tvm_ffi_root()}/include"
+    if "clang" not in tools.version:
         contract = (INCLUDE / "rag_kernel.h").read_text()
-        folder = made_once("common.h", COMMON_HEADERS, "common.h.gch", flags, tools, cache, contract)
-        parts.append(f"-include {folder / 'common.h'}")
+        made = made_once("common.h", COMMON_HEADERS, "common.h.gch", f"{flags} -x c++-header", tools, cache, contract)
+        parts.append(f"-include {made / 'common.h'}")
+    if DRIVER in USES.get(flavour, ()):
+        driver, table = ((INCLUDE / name).read_text() for name in (DRIVER, "rag_driver.h"))
+        parts.append(str(made_once(DRIVER, driver, "driver.o", f"{flags} -c", tools, cache, table) / "driver.o"))
     if flavour == "cpu-raced":
-        folder = made_once(OPENMP, (INCLUDE / OPENMP).read_text(), "openmp.o", "-std=c++17 -O2 -fPIC -c", tools, cache)
-        parts.append(str(folder / "openmp.o"))
+        made = made_once(OPENMP, (INCLUDE / OPENMP).read_text(), "openmp.o", "-std=c++17 -O2 -fPIC -c", tools, cache)
+        parts.append(str(made / "openmp.o"))
     return " ".join(parts)
 
 

@@ -1,6 +1,6 @@
 """A kernel under sanitizers: address, undefined behaviour and threads on a CPU, compute-sanitizer on a GPU.
 
-Comes in: programs built around the functions of a source (`rag_driver.h`), and calls at small or odd sizes: of a
+Comes in: programs built around the functions of a source (`rag_driver.cpp`), and calls at small or odd sizes: of a
 kernel-tier source its one function on the session's content, of a composed one what its forward called, as its own
 worker recorded it. Goes out: the first thing that each tool found, as a sentence. The programs run in a candidate's
 worker, never here.
@@ -64,7 +64,7 @@ _LINE = re.compile(r"(?:kernel\d+|main|cuda|candidate)\.(?:cpp|cu):(\d+)")  # th
 
 
 def call_file(session: ProblemSession, most_bytes: int | None = None) -> bytes:
-    """Return the arguments of one call on the session's first draw, as `rag_driver.h` reads them.
+    """Return the arguments of one call on the session's first draw, as `rag_driver.cpp` reads them.
 
     A tensor of more than `most_bytes` repeats its first ones.
     """

@@ -1,0 +1,144 @@
+// rag_driver.cpp: a main() around the functions of one source, for sanitizers; no Python involved. For C++ an object of
+// its own, which is compiled once; nvcc takes it in after the source (`rag_driver.h`).
+//
+//   program CALL_FILE...
+//
+// A file holds the arguments in order: a tag, then an int64 (tag 0), a double (1), a bool (2), or a tensor: tag 3
+// (read) or 4 (written), dtype code and bits, rank, sizes, number of bytes, and for tag 3 the bytes; tag 5 is read as
+// well, and has the number of the bytes that follow and are repeated. Tag 6 begins another call: the number of the bytes
+// of its function's name, and these; arguments before the first are of a call of the first function. All integers are
+// int64. Every tensor gets an allocation of its own, exactly as long as it is. Ends with 0 after all calls, with 3 when
+// a function refused one (and the rest of its file was left out), with 4 when there is no such function.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+#include <unistd.h>
+#include "rag_driver.h"
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+#endif
+
+namespace rag_driver {
+namespace {  // no source puts functions of its own in their place
+
+std::vector<char> read_file(const char* path) {
+  std::vector<char> bytes;
+  FILE* file = std::fopen(path, "rb");
+  if (!file) std::exit(4);
+  char part[65536];
+  for (size_t n; (n = std::fread(part, 1, sizeof part, file)) > 0;) bytes.insert(bytes.end(), part, part + n);
+  std::fclose(file);
+  return bytes;
+}
+
+struct Reader {
+  const char* at;
+  const char* end;
+  int64_t integer() { int64_t v; std::memcpy(&v, at, 8); at += 8; return v; }
+  double real() { double v; std::memcpy(&v, at, 8); at += 8; return v; }
+};
+
+void copy(void* to, const void* from, size_t bytes) {
+#ifdef __CUDACC__
+  cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
+
+// `bytes` that begin with the `given` ones of `content` and repeat them.
+void* allocate(const char* content, size_t given, size_t bytes) {
+  void* place = nullptr;
+#ifdef __CUDACC__
+  if (cudaMalloc(&place, bytes ? bytes : 1) != cudaSuccess) std::exit(5);
+#else
+  place = std::malloc(bytes ? bytes : 1);
+#endif
+  char* start = static_cast<char*>(place);
+  if (given) copy(start, content, given);
+  for (size_t have = given; have && have < bytes; have *= 2)
+    copy(start + have, start, have < bytes - have ? have : bytes - have);
+  return place;
+}
+
+struct Argument { std::vector<int64_t> shape, strides; DLTensor tensor; };
+
+typedef int (*Function)(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);
+
+// Call it, and wait for what runs on a GPU; anything but 0 ends the program.
+int run(Function function, const std::vector<TVMFFIAny>& values) {
+  TVMFFIAny result;
+  std::memset(&result, 0, sizeof result);
+  if (function(nullptr, values.data(), int32_t(values.size()), &result) != 0) return 3;
+#ifdef __CUDACC__
+  if (cudaError_t e = cudaDeviceSynchronize()) { std::fprintf(stderr, "%s\n", cudaGetErrorString(e)); return 6; }
+#endif
+  return 0;
+}
+
+int run_file(const char* path) {
+  const std::vector<char> bytes = read_file(path);
+  Reader in{bytes.data(), bytes.data() + bytes.size()};
+  std::vector<TVMFFIAny> values;
+  Function function = rag_entries[0].function;
+  bool begun = false;
+  while (in.at < in.end) {
+    TVMFFIAny value;
+    std::memset(&value, 0, sizeof value);
+    const int64_t tag = in.integer();
+    if (tag == 6) {
+      if (begun || !values.empty())
+        if (const int code = run(function, values)) return code;
+      begun = true;
+      values.clear();
+      const size_t length = size_t(in.integer());
+      function = nullptr;
+      for (const RagEntry* entry = rag_entries; entry->name; ++entry)
+        if (std::strlen(entry->name) == length && !std::memcmp(entry->name, in.at, length)) function = entry->function;
+      if (!function) return 4;
+      in.at += length;
+      continue;
+    }
+    if (tag == 1) { value.type_index = kTVMFFIFloat; value.v_float64 = in.real(); }
+    else if (tag == 0 || tag == 2) { value.type_index = tag ? kTVMFFIBool : kTVMFFIInt; value.v_int64 = in.integer(); }
+    else {
+      Argument* a = new Argument;
+      const int64_t code = in.integer(), bits = in.integer(), rank = in.integer();
+      for (int64_t i = 0; i < rank; ++i) a->shape.push_back(in.integer());
+      a->strides.assign(rank, 1);
+      for (int64_t i = rank - 2; i >= 0; --i) a->strides[i] = a->strides[i + 1] * a->shape[i + 1];
+      const int64_t size = in.integer();
+      const int64_t given = tag == 5 ? in.integer() : tag == 3 ? size : 0;
+      void* place = allocate(in.at, given, size);
+      in.at += given;
+#ifdef __CUDACC__
+      const DLDevice device{kDLCUDA, 0};
+#else
+      const DLDevice device{kDLCPU, 0};
+#endif
+      a->tensor = DLTensor{place, device, int32_t(rank), {uint8_t(code), uint8_t(bits), 1}, a->shape.data(),
+                           a->strides.data(), 0};
+      value.type_index = kTVMFFIDLTensorPtr;
+      value.v_ptr = &a->tensor;
+    }
+    values.push_back(value);
+  }
+  return run(function, values);
+}
+
+}  // namespace
+}  // namespace rag_driver
+
+int main(int count, char** arguments) {
+  int refused = 0;
+  for (int i = 1; i < count; ++i) {
+    const int code = rag_driver::run_file(arguments[i]);
+    if (code && code != 3) return code;
+    refused = refused ? refused : code;
+  }
+#ifdef __SANITIZE_THREAD__
+  _exit(refused);  // no destructors: threads that wait for the next call may stand where they stand
+#endif
+  return refused;
+}
