@@ -68,6 +68,14 @@ CASES = {
             "torch.randn(11)",
         ),
     ),
+    "windows side by side": (
+        "_wide<<<",
+        Case(
+            "return F.max_pool1d(x, 3, 2, 1) + y, F.avg_pool1d(x, 5, 1, 2)",
+            "torch.randn(3, 7, 48)",
+            "torch.randn(24)",
+        ),
+    ),
     "by a number": (
         " * 0.16666666666666666f",
         Case("return F.hardswish(x + y), F.hardsigmoid(x)", "torch.randn(6, 40) * 3", "torch.randn(40)"),
