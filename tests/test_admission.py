@@ -134,6 +134,20 @@ def test_a_parameter_that_is_only_summed_counts(admitted: Admit) -> None:
     assert changes(found)["bias"] > 1e-6  # two sums of 64 numbers, from seeds of the operating system
 
 
+def test_results_in_fp32_of_sixteen_bits_are_calibrated_and_those_in_sixteen_bits_not(admitted: Admit) -> None:
+    """A difference of two long sums: what honest orders of these leave is more than 64 times an error that is lucky."""
+    forward = "return torch.relu((x.float() - y.float()).pow(2).sum(-1) - (x.float() - z.float()).pow(2).sum(-1) + 0.3)"
+    inputs = ", ".join(["torch.randn(1024, 2048, dtype=torch.bfloat16)"] * 3)
+    found = admitted("pass", forward, inputs, "x, y, z")
+    calibration = found.examination.calibration
+    assert calibration is not None and found.limit_rms is not None and found.limit_rms >= 64
+    assert found.limit_rms < min(c.rms for c in calibration.cheats)
+    narrow = admitted(
+        "pass", "return x.float().cumsum(1).to(torch.bfloat16)", "torch.randn(64, 64, dtype=torch.bfloat16)"
+    )
+    assert narrow.examination.calibration is None
+
+
 def test_integer_outputs_are_admitted_and_have_no_precision(admitted: Admit) -> None:
     found = admitted("pass", "return x.argmax(1)", "torch.randn(64, 100)")
     assert not found.degenerate

@@ -354,6 +354,24 @@ def test_a_module_that_mixes_its_own_casts_with_new_tensors_has_an_exact_answer(
     assert torch.equal(exact[0][1], x[0].double() + x[1].double())
 
 
+def test_what_a_module_widens_is_right_in_fp64() -> None:
+    """Else PyTorch's own sums would be what is right, and honest ones in another order wrong."""
+    generator = torch.Generator().manual_seed(1)
+    x, y = (torch.randn(256, 2048, generator=generator).bfloat16() for _ in range(2))
+    own = x.float().pow(2).sum(1) - y.float().pow(2).sum(1)
+    exact = right_answer(
+        lambda: [x.double().float().pow(2).sum(1) - y.double().float().pow(2).sum(1)],
+        [own],
+    )
+    assert exact is not None and torch.equal(exact[0], x.double().pow(2).sum(1) - y.double().pow(2).sum(1))
+    sums = torch.zeros(2, 256)
+    for pair in torch.stack([x.float().pow(2), y.float().pow(2)]).unbind(2):
+        sums += pair
+    one_by_one = sums[0] - sums[1]
+    assert compare(one_by_one, own, exact[0]).ok and not compare(one_by_one, own, own.double()).ok
+    assert not compare(own * (1 + 1e-3), own, exact[0]).ok
+
+
 def test_a_truth_value_is_zero_or_one_in_its_byte() -> None:
     right = torch.tensor([True, False, True])
     assert compare(right.clone(), right, right).ok

@@ -13,8 +13,8 @@ from rag_kernels.eval.children.right_answers import LARGER
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.numerics.compare import UNIT_ROUNDOFF
-from rag_kernels.eval.numerics.rounding_noise import RoundingNoise
-from rag_kernels.eval.numerics.steps import Choice, as_good, excused
+from rag_kernels.eval.numerics.rounding_noise import Perturbed, RoundingNoise, to_tf32
+from rag_kernels.eval.numerics.steps import Choice, as_good, dense, excused
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.steps import has_steps
 from rag_kernels.eval.timing_rule import TimingRule
@@ -112,6 +112,33 @@ def test_a_sign_within_the_error_that_a_product_may_have_is_its_own(units: float
 
 def oracle_sign(x: torch.Tensor, w: torch.Tensor) -> float:
     return float(x[0].double() @ w[:, 0].double())
+
+
+def of_filters(x: torch.Tensor, w: torch.Tensor, parts: int = 1) -> torch.Tensor:
+    """Return a weight's gradient behind a product and a leaky ReLU, the product summed in so many parts."""
+    product = sum(a @ b for a, b in zip(x.chunk(parts, 1), w.chunk(parts, 0), strict=True))
+    return x.t() @ torch.where(product > 0, 1.0, 0.01).to(x.dtype)  # type: ignore[operator]
+
+
+def test_signs_that_differ_everywhere_are_as_many_as_rounding_makes() -> None:
+    x, w = torch.rand(8192, 64, generator=GEN) + 3000, torch.randn(64, 32, generator=GEN)
+    w -= w.mean(0)
+    reference, oracle = of_filters(x, w), of_filters(x.double(), w.double())
+
+    def again() -> Iterator[torch.Tensor]:
+        for _ in range(5):
+            with RoundingNoise(GEN, operands=UNIT_ROUNDOFF[torch.float32], exact_stays=True):
+                moved = of_filters(x, w)
+            yield moved
+
+    with Perturbed(operands=to_tf32):
+        lower = of_filters(x, w)
+    got = of_filters(x, w, parts=8)
+    assert excused(got, reference, oracle, again()) is None
+    assert dense(got, oracle, again()) is not None
+    assert dense(lower, oracle, again()) is None
+    got[:, 3] = 0.9 * got[:, 3]
+    assert dense(got, oracle, again()) is None
 
 
 def test_an_index_is_as_good_as_its_value() -> None:

@@ -13,11 +13,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Literal
 
 import torch
 
 from rag_kernels.eval.children.bound_module import BoundModule
+from rag_kernels.eval.children.gpu_buffers import ran_out_of_memory
 from rag_kernels.eval.index_ties import index_source
 from rag_kernels.eval.input_kinds import precision_class
 from rag_kernels.eval.messages.protocol import Answered, Checked, Comparison, PrecisionShown
@@ -36,11 +38,12 @@ from rag_kernels.eval.numerics.octaves import small_fault
 from rag_kernels.eval.numerics.oracle import ExactCasts, double_factories, right_answer
 from rag_kernels.eval.numerics.rounding_faults import rounding_fault
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, RoundingNoise, rounded_anew, through, to_tf32
-from rag_kernels.eval.numerics.steps import Choosing, as_good, as_pytorch_steps, excused, stepped
+from rag_kernels.eval.numerics.steps import Choosing, as_good, as_pytorch_steps, dense, excused, stepped
 from rag_kernels.eval.numerics.ties import Arranged, taken_by, takes_any
 from rag_kernels.eval.steps import has_steps
 
 NOISE_RUNS = 3
+DENSE_RUNS = 5  # with the rounding of a product's operands
 MOST_RUNS = 16  # each moves about half of the integers that rounding decides
 LARGER = 1.0, 4.0, 16.0  # times the rounding of a product's operands, run after run: limits of errors are 64 roundings
 FEW = 256  # elements of an output
@@ -62,7 +65,6 @@ class Answer:
     noise: list[torch.Tensor | None] | None = None
     owed: list[Yardstick | None] = field(default_factory=list)  # empty until it was asked for
     raw: list[torch.Tensor] = field(default_factory=list)  # the module's outputs, where steps were taken out
-    moved: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # by bits of factors that products kept
 
     def yardsticks(self) -> list[Yardstick | None]:
         """Return what each output is held against."""
@@ -182,8 +184,20 @@ class RightAnswers:
         return PrecisionShown(name, error)
 
     def kept_bits(self, outputs: Outputs, draw: int) -> PrecisionShown:
-        """Name the precision of factors that errors on an ordinary draw, which is the current content, go with."""
-        answer = self.answers[draw]
+        """Name the precision of factors that errors on an ordinary draw, which is the current content, go with.
+
+        The name is empty where there is no memory to find it out.
+        """
+        try:
+            return self._kept_bits(outputs, self.answers[draw])
+        except (RuntimeError, MemoryError) as error:
+            if not ran_out_of_memory(error):
+                raise
+            return PrecisionShown("", 0.0)
+        finally:
+            self._release()
+
+    def _kept_bits(self, outputs: Outputs, answer: Answer) -> PrecisionShown:
         if answer.kind != "fp64" or not any(self._share_lost(outputs, answer, bits) for bits in BITS):
             return PrecisionShown("strict", 0.0)
         shares = {name: self._share_lost(outputs, answer, bits) for name, bits in COARSER.items()}
@@ -192,12 +206,15 @@ class RightAnswers:
 
     def _share_lost(self, outputs: Outputs, answer: Answer, bits: int) -> float:
         """Return how much of what outputs lose where products keep fewer bits of their factors is in the errors."""
-        if bits not in answer.moved:
-            self.module.restore()
-            with double_factories(), Perturbed(operands=partial(middle, bits=bits)):
-                answer.moved[bits] = self.module.call_in_double()
+
+        def with_less() -> list[torch.Tensor]:
+            with Perturbed(operands=partial(middle, bits=bits)):
+                return self.module.call_in_double()
+
         shares = [0.0]
-        for got, exact, less in zip(outputs, answer.oracle, answer.moved[bits], strict=True):
+        for got, exact, less in zip(
+            outputs, answer.oracle, right_answer(with_less, answer.reference) or (), strict=False
+        ):
             if got.dtype == torch.float32:
                 shares.append(goes_with(got.to(self.module.device), exact, less))
         return max(share if share > GOES_WITH else 0.0 for share in shares)
@@ -281,7 +298,8 @@ class RightAnswers:
                 return result
             put_right = excused(got, own, right, self._again(at))
             if put_right is None:
-                return result
+                times = dense(got, right, islice(self._again(at), DENSE_RUNS))
+                return result if times is None else Comparison(True, times, "")
             noise, owed = answer.noise[at] if answer.noise else None, answer.yardsticks()[at]
             return compare(put_right, answer.reference[at], right, noise=noise, limits=limits, owed=owed)
         if result.one_apart and decided_by_rounding(got, own, right, self._again(at)):

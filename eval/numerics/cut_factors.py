@@ -21,6 +21,7 @@ GOES_WITH = 0.05  # of what is lost, in the errors: one factor of many may be th
 COARSE_SHARE = 0.3  # of what is lost at a class's bits: less where what is cut has more bits
 SURE = 6.0  # times what chance gives
 LEAST, LINES = 512, 64  # elements; parts of an output, whose differences say what chance gives
+MOST = 1 << 16  # elements of a part
 
 
 def middle(value: torch.Tensor, bits: int) -> torch.Tensor:
@@ -34,15 +35,23 @@ def goes_with(got: torch.Tensor, exact: torch.Tensor, moved: torch.Tensor) -> fl
 
     `moved` is the exact output with its factors moved. That all of an output is larger by a part says nothing.
     """
-    exact = exact.double().reshape(-1)
-    error, lost = (t.double().reshape(-1) - exact for t in (got, moved))
+    if got.numel() < LEAST:
+        return 0.0
+    got, exact, moved = (_sampled(t).double() for t in (got, exact, moved))
+    error, lost = got - exact, moved - exact
     known = torch.isfinite(error) & torch.isfinite(lost)
     exact, error, lost = (t.where(known, 0.0) for t in (exact, error, lost))
     norm = float(exact.square().sum())
     error, lost = (t - exact * (float((t * exact).sum()) / max(norm, 1e-300)) for t in (error, lost))
     total = float(lost.square().sum())
-    if error.numel() < LEAST or not total:
+    if not total:
         return 0.0
-    lines = (error * lost)[: error.numel() // LINES * LINES].reshape(LINES, -1).sum(1)
+    lines = (error * lost).reshape(LINES, -1).sum(1)
     sure = float(lines.mean()) > SURE * max(float(lines.std()) / math.sqrt(LINES), 1e-300)
     return float((error * lost).sum()) / total if sure else 0.0
+
+
+def _sampled(output: torch.Tensor) -> torch.Tensor:
+    """Return the parts of an output one after the other, of each as much as is looked at."""
+    flat = output.reshape(-1)
+    return flat[: len(flat) // LINES * LINES].reshape(LINES, -1)[:, :MOST].reshape(-1)

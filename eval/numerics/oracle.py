@@ -63,14 +63,14 @@ class ExactCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen = 0
+        self.narrowed = 0  # casts to sixteen bits
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         is_cast = func.name().partition(".")[0] in CASTS
         if not is_cast or args[0].dtype != torch.float64 or result.dtype not in NARROW:
             return result.double() if _is_made(result, args) else result
-        self.seen += 1
+        self.narrowed += result.dtype in SIXTEEN_BITS
         value = args[0] if result.dtype == torch.float32 else result
         return torch.empty_like(result, dtype=torch.float64).copy_(value)
 
@@ -85,12 +85,12 @@ def _is_made(result: Any, args: Sequence[Any]) -> bool:
 def right_answer(run: Callable[[], list[torch.Tensor]], own: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
     """Return what outputs should be by a run in fp64, or None where the module does not run so.
 
-    Outputs of sixteen bits are those of a run in which casts are exact. For others a module that casts says itself how
-    exact they are to be: they are computed as it says, or are its own where that does not run in fp64.
+    They are those of a run in which casts are exact. But where a module casts to sixteen bits it says itself how exact
+    outputs of more bits are to be: they are computed as it says, or are its own where that does not run in fp64.
     """
     casts = ExactCasts()
-    exact = _alike(run, own, casts) if any(t.dtype in SIXTEEN_BITS for t in own) else None
-    if exact is not None and (not casts.seen or all(t.dtype in SIXTEEN_BITS for t in own)):
+    exact = _alike(run, own, casts)
+    if exact is not None and (not casts.narrowed or all(t.dtype in SIXTEEN_BITS for t in own)):
         return exact
     plain = _alike(run, own, contextlib.nullcontext())
     if exact is None:

@@ -19,6 +19,7 @@ from rag_kernels.eval.numerics.compare import LIMITS, TINY, UNIT_ROUNDOFF, rows_
 
 FEW = 0.05  # steps are rare: where more elements are as far off, it is no step
 ALIKE = 1.5  # times a step that was seen
+AS_MUCH = 2.0  # times what runs of PyTorch's are off by, of steps that are dense
 BARELY = 0.5  # of what is far: where a step moves much by various amounts, some just are and some just are not
 CHOSEN_UNITS = {2: 2.0, 4: 8.0, 8: 8.0}  # by bytes: of rounding that values may have before one of them is chosen
 USUAL_ERRORS = 6.0  # times the row's errors: of normal ones the difference of two is hardly ever more
@@ -74,6 +75,33 @@ def excused(
     if bool((wrong & ~(moved & (apart <= ALIKE * size))).any()) or int(wrong.sum()) > int(moved.sum()):
         return None
     return torch.where(wrong, oracle.to(got.dtype), got)
+
+
+def dense(got: torch.Tensor, right: torch.Tensor, again: Iterable[torch.Tensor]) -> float | None:
+    """Return how far an output is off beside what rounding's steps leave, where these are too many to be told apart.
+
+    None where rounding moves few elements, or less: a sum of many terms each of which may be one or nothing moves as a
+    whole. `again` is what PyTorch gives in a few runs whose rounding is no worse than honest; neither in the whole nor
+    anywhere may the output be much farther off than these are.
+    """
+    mine, theirs = _whole(got, right), [0.0, 0.0]
+    apart = torch.zeros(got.shape, dtype=torch.bool, device=got.device)
+    for other in again:
+        apart |= far(other, right, right)
+        theirs = [max(pair) for pair in zip(theirs, _whole(other, right), strict=True)]
+    if int(apart.sum()) <= FEW * apart.numel() or not theirs[0]:
+        return None
+    times = max(m / t for m, t in zip(mine, theirs, strict=True))
+    return times if times <= AS_MUCH else None
+
+
+def _whole(got: torch.Tensor, right: torch.Tensor) -> list[float]:
+    """Return the root of the mean square of all errors, and the largest, each beside its row's scale."""
+    rows = rows_of(right)
+    size = right.reshape(rows, -1).double().abs()
+    scale = size.square().mean(1, keepdim=True).sqrt().clamp(min=max(TINY, 0.01 * float(size.square().mean().sqrt())))
+    error = (got.reshape(rows, -1).double() - right.reshape(rows, -1).double()).abs() / scale
+    return [float(error.square().mean().sqrt()), float(error.max())]
 
 
 @dataclass
