@@ -5,6 +5,8 @@ import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -234,3 +236,28 @@ def test_a_process_that_ends_while_it_is_looked_at_has_no_children(monkeypatch: 
 
     monkeypatch.setattr("os.listdir", gone)
     assert children(os.getpid()) == []
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_what_tvm_ffi_imports_beside_cuda_is_there_before_a_worker_is_locked_down(
+    installed: bool, tmp_path: Path
+) -> None:
+    """It comes with torch's CUDA builds and starts a process: every kernel was refused, on machines without a GPU."""
+    place = tmp_path / "cuda"
+    place.mkdir()
+    (place / "__init__.py").touch()
+    if installed:
+        (place / "pathfinder.py").write_text("import subprocess\nsubprocess.run(['true'], check=True)\n")
+    told = "import gc, sys; print('cuda.pathfinder' in sys.modules, gc.isenabled())"
+    ours, theirs = socket.socketpair()
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from rag_kernels.eval.process import warm_parent\n"
+        f"warm_parent.os._exit = lambda code: exec({told!r})\n"
+        f"warm_parent.main({theirs.fileno()}, ())\n"
+    )
+    ours.close()
+    done = subprocess.run(
+        [sys.executable, "-c", code], pass_fds=[theirs.fileno()], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == [str(installed), "True"], done.stderr

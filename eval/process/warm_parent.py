@@ -46,6 +46,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -74,6 +75,10 @@ MAX_PROCESSES = 512
 MAX_FILE_BYTES = 1 << 30
 MAX_SCRATCH_BYTES = 2 << 30
 
+# What tvm-ffi imports where it is installed, as with torch's CUDA builds, on machines without a GPU too. It runs
+# `ldconfig` when it is imported, and workers of kernels may start no process.
+STARTS_A_PROCESS = "cuda.pathfinder"
+
 
 @dataclass
 class _Child:
@@ -96,6 +101,8 @@ def main(control_fd: int, preload: Sequence[str], confinement: dict[str, Any] | 
     if confined:
         libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     _preload(("torch", *preload))
+    with suppress(ImportError):
+        _preload((STARTS_A_PROCESS,))
     control = Channel(socket.socket(fileno=control_fd))
     children: dict[int, _Child] = {}
     watched = time.monotonic()
@@ -119,10 +126,12 @@ def main(control_fd: int, preload: Sequence[str], confinement: dict[str, Any] | 
 
 def _preload(modules: Sequence[str]) -> None:
     gc.disable()  # imports make no garbage, and looking for it takes a quarter of their time
-    for module in modules:
-        importlib.import_module(module)
-    gc.freeze()  # nor do children look at what all of them share
-    gc.enable()
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    finally:
+        gc.freeze()  # nor do children look at what all of them share
+        gc.enable()
 
 
 def _serve(
