@@ -1,8 +1,7 @@
 """The judge's clock against one that shares nothing with it: eager, torch.compile, max-autotune and CUDA graphs.
 
     python tests/bench/baseline_clock.py [--only NAME ...] [--device cuda|cpu] [--out FILE.json]
-    python tests/bench/baseline_clock.py --prepare 50 --variants eager compile graph autotune   # compile, all at once
-    python tests/bench/baseline_clock.py --part 1/6 --out 1.json --variants ... &               # side by side
+    python tests/bench/baseline_clock.py --part 1/4 --out 1.json --variants eager autotune &    # side by side
     python tests/bench/baseline_clock.py --table 1.json 2.json ...
 
 Twenty problems, of some 20 us to 20 ms on an H200. `alone`: a process without the judge times each baseline by CUDA
@@ -19,6 +18,7 @@ both clocks time the same code, also where max-autotune chose it.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -28,8 +28,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,8 +111,23 @@ Call = Callable[..., Any]
 Set = list[torch.Tensor]
 
 
-def alone(path: Path, device: str, wanted: Sequence[str], *, only_prepare: bool) -> dict[str, float]:
-    """In a process of its own: milliseconds of a call of each variant."""
+def alone(paths: Sequence[Path], device: str, wanted: Sequence[str]) -> None:
+    """In a process of its own: print of each problem milliseconds of a call of each variant, as a line of JSON."""
+    torch.backends.cudnn.allow_tf32 = False  # as for the judge's strict class
+    for path in paths:
+        try:
+            told: dict[str, Any] = {"name": path.stem, "times": of_problem(path, device, wanted)}
+        except Exception as error:  # one problem that cannot be had leaves the others
+            told = {"name": path.stem, "error": f"{type(error).__name__}: {error}"[:300]}
+        print(json.dumps(told), flush=True)
+        torch._dynamo.reset()
+        gc.collect()
+        if device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def of_problem(path: Path, device: str, wanted: Sequence[str]) -> dict[str, float]:
+    """Milliseconds of a call of each variant."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("problem", path)
@@ -122,18 +135,14 @@ def alone(path: Path, device: str, wanted: Sequence[str], *, only_prepare: bool)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     torch.manual_seed(0)
-    torch.backends.cudnn.allow_tf32 = False  # as for the judge's strict class
     backend: Backend = "cuda" if device == "cuda" else "cpu"
     turns = DeviceLock(units(backend), locks(backend, default_cache()))
     with torch.no_grad():
         with turns.shared():
             model = module.Model(*module.get_init_inputs()).to(device)
             inputs = [x.to(device) for x in module.get_inputs()]
-            size = sum(x.numel() * x.element_size() for x in inputs)
-            count = 1 if only_prepare else max(2, math.ceil(CYCLED_BYTES / size))  # others need the memory meanwhile
+            count = max(2, math.ceil(CYCLED_BYTES / sum(x.numel() * x.element_size() for x in inputs)))
             calls, sets = prepared(model, [[x.clone() for x in inputs] for _ in range(count)], wanted)
-        if only_prepare:
-            return {}
         with turns.alone():
             return by_turns(calls, sets) if device == "cpu" else by_both(calls, sets, model)
 
@@ -166,7 +175,8 @@ def by_rows(call: Call, sets: list[Set], about_s: float, nothing_ms: float) -> f
     """Median milliseconds of a call among others in a row, queued behind a spinning thread and a first call."""
     result = call(*sets[0])
     torch.cuda.synchronize()
-    held = sum(x.numel() * x.element_size() for x in (result if isinstance(result, tuple) else (result,)))
+    results = result if isinstance(result, tuple) else (result,)  # none of a graph, which has room of its own
+    held = sum(x.numel() * x.element_size() for x in results if x is not None)
     count = max(2, min(ROW_CALLS, math.ceil(ROW_S / max(about_s, 1e-6)), HELD_BYTES // max(1, held)))
     taken = []
     for number in range(ROWS):
@@ -245,7 +255,7 @@ class Judge:
         limits = Limits(max_autotune="autotune" in wanted, measure_compile="compile" in wanted)
         self.judge = open_judge("cuda" if device == "cuda" else "cpu", limits=limits)
 
-    def times(self, path: Path, *, pairs: int = 30, autotune: bool = True) -> dict[str, float]:
+    def times(self, path: Path, *, pairs: int = 30) -> dict[str, float]:
         """Milliseconds of each baseline, and of the module as a candidate."""
         from rag_kernels.eval.problem import load_problem
         from rag_kernels.eval.records import Candidate
@@ -253,11 +263,9 @@ class Judge:
 
         fp = functionalize(load_problem(path), workers=self.judge.workers)
         text = fp.problem.source.replace("class Model(", "class ModelNew(").replace("super(Model", "super(ModelNew")
-        return self.race(fp, Candidate(text, "module", self.judge.device.backend), pairs=pairs, autotune=autotune)
+        return self.race(fp, Candidate(text, "module", self.judge.device.backend), pairs=pairs)
 
-    def race(
-        self, fp: FunctionalProblem, candidate: Candidate, *, pairs: int = 30, autotune: bool = True
-    ) -> dict[str, float]:
+    def race(self, fp: FunctionalProblem, candidate: Candidate, *, pairs: int = 30) -> dict[str, float]:
         """Milliseconds of a candidate and of each baseline; on a GPU with what a program sees, as `host ...`."""
         from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
         from rag_kernels.eval.sessions.reference_times import ReferenceTimes
@@ -265,7 +273,6 @@ class Judge:
 
         judge = self.judge
         with judge._turns.shared(), judge.sessions.for_baselines(fp) as session:
-            session.limits = replace(session.limits, max_autotune=session.limits.max_autotune and autotune)
             reference = ReferenceTimes(session)
             reference.prepare_baselines()
             with LoadedCandidate(session, candidate, judge._builder.whole(candidate)) as subject:
@@ -282,29 +289,6 @@ class Judge:
         return found
 
 
-def asked_of(path: Path, device: str, wanted: Sequence[str], *more: str) -> list[str]:
-    return [sys.executable, __file__, "--alone", str(path), "--device", device, *more, "--variants", *wanted]
-
-
-def prepare(paths: Sequence[Path], device: str, wanted: Sequence[str], seconds: float) -> list[str]:
-    """Compile everything into the cache, side by side; end what is not done in time. Return the names that are."""
-    end = time.monotonic() + seconds
-
-    def one(path: Path) -> str:
-        try:
-            left_s = max(1.0, end - time.monotonic())
-            command = asked_of(path, device, wanted, "--only-prepare")
-            done = subprocess.run(command, capture_output=True, text=True, timeout=left_s, env=environment())
-        except subprocess.TimeoutExpired:
-            return f"{path.stem}: not done after {seconds:.0f} s"
-        return f"{path.stem}: {done.stderr[-300:]}" if done.returncode else ""
-
-    with ThreadPoolExecutor(len(paths)) as pool:
-        faults = list(pool.map(one, paths))
-    print("\n".join(filter(None, faults)), flush=True)
-    return [path.stem for path, fault in zip(paths, faults, strict=True) if not fault]
-
-
 def environment() -> dict[str, str]:
     """Return the environment in which torch.compile keeps what it made where the judge's does."""
     from rag_kernels.eval.judge import inductor_env
@@ -312,32 +296,30 @@ def environment() -> dict[str, str]:
     return os.environ | inductor_env(default_cache())
 
 
-def measure(paths: Sequence[Path], device: str, wanted: Sequence[str], asked: argparse.Namespace) -> None:
-    """Time the problems by both clocks."""
+def measure(paths: Sequence[Path], device: str, asked: argparse.Namespace) -> None:
+    """Time the problems by both clocks: by the other one in a process that goes ahead."""
     rows: dict[str, dict[str, dict[str, float]]] = {}
-    tuned = json.loads(asked.prepared.read_text()) if asked.prepared else [path.stem for path in paths]
     end = time.monotonic() + asked.seconds
-    judge = Judge(device, list(wanted))
-    with judge.judge:
-        for path in paths:
-            name = path.stem
-            if time.monotonic() > end:
-                break
-            try:
-                left_s = end + 30 - time.monotonic()
-                command = asked_of(path, device, [v for v in wanted if v != "autotune" or name in tuned])
-                done = subprocess.run(command, capture_output=True, text=True, timeout=left_s, env=environment())
-                if done.returncode:
-                    print(f"{name}: {done.stderr[-300:]}", flush=True)
+    command = [sys.executable, __file__, "--device", device, "--variants", *asked.variants, "--alone", *map(str, paths)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as other:
+        judge = Judge(device, asked.variants)
+        assert other.stdout is not None
+        with judge.judge:
+            for line in other.stdout:
+                told = json.loads(line)
+                name = told["name"]
+                if time.monotonic() > end:
+                    break
+                try:
+                    own = judge.times(next(p for p in paths if p.stem == name), pairs=asked.pairs)
+                    rows[name] = {"alone": told["times"], "judge": own}
+                except Exception as error:  # as above
+                    print(f"{name}: {told.get('error') or f'{type(error).__name__}: {error}'}"[:400], flush=True)
                     continue
-                other = json.loads(done.stdout.splitlines()[-1])
-                rows[name] = {"alone": other, "judge": judge.times(path, pairs=asked.pairs, autotune=name in tuned)}
-            except Exception as error:  # one problem that cannot be had leaves the others
-                print(f"{name}: {type(error).__name__}: {error}"[:400], flush=True)
-                continue
-            show(name, rows[name])
-            if asked.out:
-                asked.out.write_text(json.dumps(rows, indent=1))
+                show(name, rows[name])
+                if asked.out:
+                    asked.out.write_text(json.dumps(rows, indent=1))
+        other.kill()
     summary(rows)
 
 
@@ -349,15 +331,12 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=30, help="of a race")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further problem is begun")
     parser.add_argument("--part", default="1/1", help="I/N: each Nth problem, from the Ith on")
-    parser.add_argument("--prepare", type=float, help="only compile, for so many seconds at most; --out lists what is")
-    parser.add_argument("--prepared", type=Path, help="that list: max-autotune is left out of what is not in it")
     parser.add_argument("--table", nargs="*", type=Path, help="print what these files hold")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--only-prepare", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--alone", nargs="*", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.alone:
-        print(json.dumps(alone(asked.alone, asked.device, asked.variants, only_prepare=asked.only_prepare)))
+        alone(asked.alone, asked.device, asked.variants)
         return
     if asked.table:
         table(
@@ -370,12 +349,7 @@ def main() -> None:
         paths = [Path(folder, f"{name}.py") for name in names]
         for path in paths:
             path.write_text(PROBLEMS[path.stem])
-        if asked.prepare:
-            done = prepare(paths, asked.device, asked.variants, asked.prepare)
-            if asked.out:
-                asked.out.write_text(json.dumps(done))
-        else:
-            measure(paths, asked.device, asked.variants, asked)
+        measure(paths, asked.device, asked)
 
 
 def show(name: str, row: dict[str, dict[str, float]]) -> None:
