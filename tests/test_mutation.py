@@ -30,7 +30,7 @@ from rag_kernels.mutation.peer_rules import RULES
 from rag_kernels.mutation.records import Row, read_rows
 from rag_kernels.mutation.report import line, share, summary, tables
 from rag_kernels.mutation.same_code import code_digest
-from rag_kernels.mutation.witness_child import SLOW, _forked, _outcome
+from rag_kernels.mutation.witness_child import SLOW, _forked, _outcome, _patiently
 
 KERNEL = """\
 #include "rag_kernel.h"
@@ -284,6 +284,14 @@ def test_a_child_goes_on_until_one_breaks_it() -> None:
     assert done == [{"right 0": True, "end": "done"}, {"at": ["own", "own"], "end": "ValueError: no"}]
     (told,) = _forked([right, right], 5.0, begin=begin)  # what is not begun has shown nothing
     assert told == {"end": "OSError: no context"} and _outcome(told)["witness"] == ""
+
+
+def test_what_does_not_end_is_tried_again_for_longer() -> None:
+    right: Any = lambda say: say("right 0", True)  # noqa: E731
+    late: Any = lambda say: time.sleep(0.6)  # noqa: E731
+    assert [one["end"] for one in _forked([right, late, right], 0.2)] == ["done", "does not end"]
+    assert [one["end"] for one in _patiently(_forked, [right, late, right], 0.2)] == ["done", "done"]
+    assert _patiently(_forked, [lambda say: time.sleep(60)], 0.1)[0]["end"] == "does not end"
 
 
 def test_a_fork_may_write_what_a_gpus_driver_writes(tmp_path: Path) -> None:

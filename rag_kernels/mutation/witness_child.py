@@ -43,6 +43,7 @@ EVEN = 0.4  # and over this of a unit of rounding, which rounding to nearest mak
 LIMIT_S = {"cpu": 3.0, "cuda": 15.0}  # for a case; on a GPU that others use an allocation may wait for seconds
 CONTEXT_S = 30.0  # for a GPU's context, where others make theirs
 ALL_CASES = 8  # times that is what all cases may take: who is slow there is not shown to be wrong
+ENDLESS, PATIENCE = "does not end", 5.0  # times as long, the second time
 SLOW, FULL = "too slow to search", "no memory to search in"  # neither shows a fault
 RACES = 30  # calls with four threads
 Say = Callable[[str, Any], Any]
@@ -93,7 +94,7 @@ class Bench:
         found: list[dict[str, Any]] = []
         while len(found) < len(mutants):
             left = mutants[len(found) :]
-            found += map(_outcome, self._forked(left if self.device != "cpu" else left[:1], limit_s))
+            found += map(_outcome, _patiently(self._forked, left if self.device != "cpu" else left[:1], limit_s))
         told = _outcome(first)
         if not any(sound):  # then no mutant of it is shown to be wrong either, and a reader wants to know why
             told["how"] = told["how"] or first.get("error", "right nowhere")
@@ -193,7 +194,7 @@ def _forked(
         if not part:
             if not ready:
                 os.kill(pid, signal.SIGKILL)
-                end = "does not end" if time.monotonic() < last_s else SLOW
+                end = ENDLESS if time.monotonic() < last_s else SLOW
             break
         text += part
         waiting_s = limit_s
@@ -212,6 +213,16 @@ def _forked(
         end = str(of_each[-1].get("end", before.get("end", "failed")))
     ends = ["done"] * (len(of_each) - 1) + [end]
     return [words | {"end": how} for words, how in zip(of_each, ends, strict=True)]
+
+
+def _patiently(
+    forked: Callable[[Sequence[Work], float], list[dict[str, Any]]], works: Sequence[Work], limit_s: float
+) -> list[dict[str, Any]]:
+    """Fork with these; what does not end is tried again for longer: on a machine at work a call may wait for a core."""
+    done = forked(works, limit_s)
+    if done[-1]["end"] == ENDLESS:
+        done[-1:] = forked(works[len(done) - 1 : len(done)], PATIENCE * limit_s)
+    return done
 
 
 def _worked(works: Sequence[Work], begin: Callable[[], None], say: Say) -> int:
