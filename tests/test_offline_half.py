@@ -215,6 +215,16 @@ def test_every_schedule_in_sixteen_bits(name: str, dtype: str, tmp_path: Path, m
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
 
 
+def test_rows_that_are_read_once_have_half_of_the_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of 4096 elements in bf16 took 12.3 us with 256 threads a row and 10.9 with 128, on an H200."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    fp = functional("once", halved(Case("return x.sum(-1) + y", "torch.randn(3, 4096)", "torch.randn(1)"), "bfloat16"))
+    plan = write(fp, CudaParameters())
+    assert plan is not None and "quad_block(quads, n0, true)" in plan.candidate.source
+    assert "if (quads <= 4 * int64_t(block.x))" in plan.candidate.source
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+
+
 def test_rows_that_are_masked_throughout_are_uniform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As PyTorch's are: the least number times log2(e) is infinite, the difference of two of them is not."""
     monkeypatch.setattr(numbers, "build", build_emulated)

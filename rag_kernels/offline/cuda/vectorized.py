@@ -364,18 +364,24 @@ class VectorizedRegion(CudaRegion):
             return [f"small({self.quads});", f"{name}<0><<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
         items = self.items()
         grid = f"<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}"
-        lines = [f"const int64_t quads = small({self.quads});", f"const dim3 block = quad_block(quads, {outer});"]
+        once = ", true" if self.reads_once() else ""
+        lines = [f"const int64_t quads = small({self.quads});", f"const dim3 block = quad_block(quads, {outer}{once});"]
         if items:
             lines += [f"if (quads <= {items} * int64_t(block.x)) {name}<{items}>{grid}", f"else {name}<0>{grid}"]
         else:
             lines.append(f"{name}<0>{grid}")
         return lines
 
+    def reads_once(self) -> bool:
+        """Return whether a row is reduced in one pass, and nothing is stored along it."""
+        return self.top == 1 and not self.inner_stores()
+
     def items(self) -> int:
         """Return how many quads each thread keeps, for rows as long as this problem's; 0 for longer ones."""
         quads, p = self.reduced_count() // self.width, self.parameters
         lanes = 4 if quads <= 8 else 8 if quads <= 16 else 16 if quads <= 32 else 32  # as `quad_block` has them
         threads = lanes if quads <= 256 else p.threads if quads <= KEPT * p.threads else MOST_THREADS
+        threads = p.threads // 2 if 256 < quads <= 2 * p.threads and self.reads_once() else threads
         items = -(-quads // threads)
         return items if items <= (2 * KEPT if threads <= 32 else KEPT) else 0
 
