@@ -51,6 +51,10 @@ def test_each_turn_is_held_against_its_parents_and_the_best_before(rounds: Any) 
     assert [turn.before for turn in found] == pytest.approx([1.0, 1.0, 1.0, 1.0, 1.5])
     assert [turn.of_parents for turn in found] == [None, None, None, None, pytest.approx(1.5)]
     assert found[3].speedup is None and found[1].said == "crashed"
+    other = replace(factories.device("cuda"), name="NVIDIA H200")
+    elsewhere = replace(crossed, judged=replace(crossed.judged, device=other))
+    *_, apart = rounds.turns(Verdicts(sampled, (first, broken, repaired, barred, elsewhere)))
+    assert (apart.card, apart.of_parents, apart.before) == ("H200", None, 1.0)  # two cards are not held together
     lines = rounds.by_kind(found)
     assert "| repair | 1 | 1 |  |  | 1.50 | 1 | 1 |" in lines
     assert "| recombine | 1 | 1 | 0 of 1 | 0.80 | 0.80 | 0 | 1 |" in lines

@@ -9,6 +9,7 @@
 `judge` is `rag-kernels eval --batch --no-confirm --verdicts` with an archive that is gone with the process. What stands
 in BEFORE is not judged again; without it all rounds of the batch are, so that all have their times of one card. In
 `table` later verdicts of a run take the place of earlier ones, and drafts of `--drafted` are named that nobody judged.
+What was judged on one card is never held against what was judged on another.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def said(attempt: Attempt) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Hold what one candidate came to: its speed-up over the better baseline, none where it was not right; that of the
-    best that it was made from; and that of the best of its problem before its round, at least PyTorch's 1.
+    """Hold what one candidate came to on a card: its speed-up over the better baseline, none where it was not right;
+    that of the best that it was made from; and that of the best of its problem before its round, at least PyTorch's 1.
     """
 
     problem: str
@@ -93,23 +94,29 @@ class Turn:
     said: str
     of_parents: float | None
     before: float
+    card: str = ""
 
 
 def turns(told: Verdicts) -> Iterator[Turn]:
     """Yield what came of each candidate of a run, in order."""
-    known: dict[str, float | None] = {}
-    best: dict[int, float] = {0: 1.0}
+    known: dict[tuple[str, str], float | None] = {}
+    best: dict[tuple[str, int], float] = {}
     for attempt in sorted(told.attempts, key=lambda a: a.number):
-        own = right(attempt)
-        parents = [known[e.source] for e in attempt.parents if e.relation != "retrieved" and e.source in known]
-        of_parents = max((p for p in parents if p is not None), default=None)
-        before = max(value for number, value in best.items() if number < attempt.round)
+        own, card = right(attempt), card_of(attempt)
+        made_from = [(card, e.source) for e in attempt.parents if e.relation != "retrieved"]
+        of_parents = max((p for key in made_from if (p := known.get(key)) is not None), default=None)
+        before = max([1.0, *(v for (on, number), v in best.items() if on == card and number < attempt.round)])
         verdict = attempt.judged.verdict
         us = verdict.measurement.candidate_us if isinstance(verdict, Passed) else None
         name = "" if own is not None else verdict_name(verdict)
-        yield Turn(told.sampled.problem.name, attempt.round, kind_of(attempt), own, us, name, of_parents, before)
-        known[attempt.candidate.id] = own
-        best[attempt.round] = max(best.get(attempt.round, before), own or 0.0)
+        yield Turn(told.sampled.problem.name, attempt.round, kind_of(attempt), own, us, name, of_parents, before, card)
+        known[card, attempt.candidate.id] = own
+        best[card, attempt.round] = max(best.get((card, attempt.round), before), own or 0.0)
+
+
+def card_of(attempt: Attempt) -> str:
+    """Return the model of the card: "H200" of "NVIDIA H200"."""
+    return attempt.judged.device.name.removeprefix("NVIDIA ").split()[0]
 
 
 def right(attempt: Attempt) -> float | None:
@@ -130,7 +137,9 @@ def table(asked: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         together = Path(folder) / "verdicts.jsonl"
         together.write_text(BRIDGE.sub(r"cmd:reply_folder.py \1", "".join(texts)))
-        latest = {one.sampled.run.id: one for one in read_verdicts(together)}
+        found = read_verdicts(together)
+        latest = {one.sampled.run.id: one for one in found}
+        older = [one for one in found if latest[one.sampled.run.id] is not one]
         if asked.drafted:
             together.write_text(BRIDGE.sub(r"cmd:reply_folder.py \1", asked.drafted.read_text()))
             newer = {one.run.id: one for one in read_lines(together)}
@@ -138,12 +147,12 @@ def table(asked: argparse.Namespace) -> None:
         told = [answered(one) for one in latest.values()]
         if asked.keep:
             kept = Path(folder) / "kept.jsonl"
-            for one in told:
+            for one in [*map(answered, older), *told]:
                 write_verdicts(kept, one.sampled, one.attempts)
             asked.keep.write_bytes(gzip.compress(kept.read_bytes(), mtime=0))
-    found = {one.sampled.problem.name: list(turns(one)) for one in told}
+    came = {one.sampled.problem.name: list(turns(one)) for one in told}
     left = {one.sampled.problem.name: not_judged(one) for one in told}
-    print("\n".join([*by_round(found, left), "", *by_kind([turn for own in found.values() for turn in own])]))
+    print("\n".join([*by_round(came, left), "", *by_kind([turn for own in came.values() for turn in own])]))
 
 
 def answered(told: Verdicts) -> Verdicts:
@@ -162,25 +171,29 @@ def not_judged(told: Verdicts) -> Counter[int]:
 def by_round(found: Mapping[str, Sequence[Turn]], left: Mapping[str, Counter[int]]) -> list[str]:
     """Return a row for each problem: what each round's candidates came to, and the best so far."""
     rounds = sorted({turn.round for own in found.values() for turn in own} | {r for own in left.values() for r in own})
-    lines = [f"| problem | {' | '.join(f'round {number}' for number in rounds)} | best |"]
-    lines.append(f"|---|{'---|' * len(rounds)}---:|")
+    lines = [f"| problem | card | {' | '.join(f'round {number}' for number in rounds)} | best |"]
+    lines.append(f"|---|---|{'---|' * len(rounds)}---:|")
     ends: list[list[float]] = []
     for name, own in sorted(found.items()):
-        said_of = {number: [told_turn(turn) for turn in own if turn.round == number] for number in rounds}
+        cards = list(dict.fromkeys(turn.card for turn in own))
+        said_of = {
+            number: [told_turn(turn, len(cards) > 1) for turn in own if turn.round == number] for number in rounds
+        }
         for number, count in left[name].items():
             said_of[number].append(f"{count} not judged")
         cells = ["; ".join(said_of[number]) for number in rounds]
         tops = [max([1.0, *(t.speedup or 0.0 for t in own if t.round == number)]) for number in rounds]
         ends.append(list(accumulate(tops, max)))
         best = max((t.speedup or 0.0 for t in own), default=0.0)
-        lines.append(f"| {name} | {' | '.join(cells)} | {f'{best:.2f}' if best else 'none'} |")
+        lines.append(f"| {name} | {', '.join(cards)} | {' | '.join(cells)} | {f'{best:.2f}' if best else 'none'} |")
     means = [statistics.geometric_mean(column) for column in zip(*ends, strict=True)]
-    lines.append(f"| best so far, 1 where PyTorch stays, mean | {' | '.join(f'{m:.3f}' for m in means)} | |")
+    lines.append(f"| best so far, 1 where PyTorch stays, mean | | {' | '.join(f'{m:.3f}' for m in means)} | |")
     return lines
 
 
-def told_turn(turn: Turn) -> str:
-    came = turn.said if turn.speedup is None else f"{turn.speedup:.2f} ({turn.us:.0f} us)"
+def told_turn(turn: Turn, with_card: bool = False) -> str:
+    card = f", {turn.card}" if with_card else ""
+    came = turn.said if turn.speedup is None else f"{turn.speedup:.2f} ({turn.us:.0f} us{card})"
     return came if turn.kind == DRAFT else f"{turn.kind} {came}"
 
 
@@ -223,7 +236,9 @@ def main() -> None:
     command.set_defaults(function=table)
     command.add_argument("verdicts", type=Path, nargs="+")
     command.add_argument("--drafted", type=Path, help="a batch with drafts that nobody judged")
-    command.add_argument("--keep", type=Path, help="write all verdicts, with prompts and replies, into one file")
+    command.add_argument(
+        "--keep", type=Path, help="write all verdicts, earlier ones too, with prompts and replies, into one file"
+    )
     asked = parser.parse_args()
     asked.function(asked)
 
