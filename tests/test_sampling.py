@@ -286,6 +286,10 @@ def test_the_round_trip_on_the_command_line(tmp_path: Path) -> None:
     assert {row["verdict"] for row in first} == {"passed", "wrong"}
     [told] = read_verdicts(tmp_path / "v.jsonl")  # for a model: a GPU's counters are asked for
     assert all("counters" in a.judged.stage_s for a in told.attempts if isinstance(a.judged.verdict, Passed))
+    text = (tmp_path / "v.jsonl").read_text()
+    (tmp_path / "v.jsonl").write_text(
+        text + text
+    )  # files of several judges put together: the last line of a run counts
     [more] = rows("sample", "--after", "v.jsonl", *asked, "--out", "d.jsonl", kind="sampled")
     assert more["state"] == "sampled" and more["candidates"]
     [again] = rows("sample", "--after", "v.jsonl", *asked, "--out", "d.jsonl", kind="sampled")

@@ -112,14 +112,15 @@ def sampled_rows(
 def sampled_after(
     after: Path, out: Path, samples: int, options: Options, target: Path | None, baselines: Path | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Go on with run after run by their verdicts, and tell of each."""
+    """Go on with run after run by their verdicts, the last line of each, and tell of each."""
     from rag_kernels.long_runs.sampling import Verdicts, read_verdicts
 
     def begin(one: Verdicts) -> tuple[str, Ask]:
         return one.sampled.problem_id, lambda sampler, ledger: sampler.go_on(one, samples, ledger)
 
-    runs = read_verdicts(after)
-    yield from _rows([(one.sampled.problem.name, partial(begin, one)) for one in runs], out, options, target, baselines)
+    runs = {one.sampled.run.id: one for one in read_verdicts(after)}
+    asked = [(one.sampled.problem.name, partial(begin, one)) for one in runs.values()]
+    yield from _rows(asked, out, options, target, baselines)
 
 
 def _rows(
