@@ -25,15 +25,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from offline_kernelbench import attempt
 
-from rag_kernels import MemoryArchive, ScriptedJudge, generate, winner
 from rag_kernels.eval.contract import contract
-from rag_kernels.eval.records import Candidate, FunctionalProblem, Problem
+from rag_kernels.eval.records import FunctionalProblem, Problem
 from rag_kernels.export.forms.module_file import write_module
 from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.offline.writer import OfflineWriter
-from rag_kernels.scripted import device, passed
+from rag_kernels.records import Brief
+from rag_kernels.scripted import ScriptedJudge, device, passed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -83,20 +84,6 @@ KINDS = ("served", "refused", "fell back", "checked")
 HEADS = ("problem", "calls", "served", "PyTorch refuses", "fell back", "refused by the kernel", "wrong")
 
 
-class FreeSizes(ScriptedJudge):
-    """Passes everything, with the contract of a kernel that was right at all sizes of the inputs."""
-
-    def judge(self, problem: FunctionalProblem, candidates: Any, more: Any = None) -> Any:
-        text = problem.problem.source
-        others = [form_of(text_at(text, sizes)) for sizes in LARGER]
-        self.verdict = replace(passed(2.0), contract=contract(problem, others, any_alignment=False))
-        for candidate in candidates:
-            yield candidate, self.judged_as(self.verdict)
-
-    def confirm(self, problem: FunctionalProblem, candidate: Candidate) -> Any:
-        return self.judged_as(self.verdict)
-
-
 def text_at(text: str, sizes: dict[str, int]) -> str:
     """Return a problem's text with other sizes of its inputs."""
     head, between, inputs = text.partition("def get_inputs")
@@ -104,8 +91,8 @@ def text_at(text: str, sizes: dict[str, int]) -> str:
     return head + between + re.sub(r"\d+", lambda number: known.get(number[0], number[0]), inputs)
 
 
-def form_of(text: str) -> FunctionalProblem:
-    found = functionalize_here({"problem": Problem("other", text), "threads": 1})
+def form_of(name: str, text: str) -> FunctionalProblem:
+    found = functionalize_here({"problem": Problem(name, text), "threads": 1})
     assert isinstance(found, FunctionalProblem), found
     return found
 
@@ -134,10 +121,11 @@ def exported(name: str, folder: Path, backend: Any) -> tuple[Any, torch.nn.Modul
     body, (x, y) = PROBLEMS[name]
     path = folder / f"{name}.py"
     path.write_text(MODEL.format(init="pass", body=body, x=x.format(**AT), y=y.format(**AT)))
-    judge, archive = FreeSizes(on=device(backend)), MemoryArchive()
-    attempts = list(generate(path, writer=OfflineWriter(), judge=judge, archive=archive, rounds=1, retrieval="off"))
-    best = winner(attempts)
-    assert best is not None, "no candidate"
+    fp, *others = (form_of(name, text_at(path.read_text(), sizes)) for sizes in (AT, *LARGER))
+    verdict = replace(passed(2.0), contract=contract(fp, others, any_alignment=False))
+    place = device(backend)
+    (draft,) = OfflineWriter().propose(Brief("bench", fp, place, (), (), "", 1, 1))
+    best = attempt(fp, draft, ScriptedJudge(on=place).judged_as(verdict), 1, 1)
     out = write_module(best, folder / f"{name}_kernel.py")
     return loaded(out).ModelNew(), loaded(path).Model()
 
