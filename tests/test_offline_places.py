@@ -200,3 +200,21 @@ def test_other_sizes_are_right_or_refused(body: str, tmp_path: Path) -> None:
             assert "this kernel needs" in str(refused)
             continue
         assert ratio <= numbers.RATIO
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_equal_pieces_are_served_at_other_sizes(language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a piece begins is told by its size; CUDA has numbers there unless other sizes are to be served."""
+    case = Case(
+        "a, b, c = x.chunk(3, 1); u, v = x.chunk(2, 0); "
+        "return F.silu(a) * b + c, F.glu(x, 1) * 2, torch.cat((-v, u), 0) * x",
+        "torch.randn(8, 12)",
+        "torch.arange(5.0)",
+    )
+    if language == "cuda":
+        monkeypatch.setattr(numbers, "build", build_emulated)
+    plan = write(functional("pieces", case), replace(LANGUAGES[language], short=0))
+    assert plan is not None and plan.candidate.tier == "kernel", plan and plan.stopped
+    for rows, columns in ((8, 12), (6, 6), (2, 30)):
+        other = functional("other", replace(case, x=f"torch.randn({rows}, {columns})"))
+        assert worst_ratio(other, numbers.caller(plan, other, tmp_path)) <= numbers.RATIO

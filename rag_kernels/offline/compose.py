@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
@@ -142,8 +143,8 @@ def planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
     rules = RULES | product_rules(parameters.products, backend)
     again = MANY_AGAIN if backend == "cuda" else FEW_AGAIN
-    plain = Lowering(fp, again=again)
-    lowered = lowered_with_attention(fp, rules, again) if parameters.attention else plain.run(rules)
+    begin = partial(Lowering, fp, free=backend == "cpu" or not parameters.short, again=again)
+    lowered = lowered_with_attention(begin, rules) if parameters.attention else begin().run(rules)
     lowered = with_shared_values(lowered)
     specs = dict(lowered.buffers)
     checker = Checker(specs)

@@ -60,13 +60,13 @@ def _sizes_told(function: Function) -> Told:
     return told
 
 
-def _shorter(along: tuple[ir.Group, int], told: Told) -> str:
-    """Return the number of elements of a group, so many fewer; "" where it is not told."""
-    group, fewer = along
-    size = _product(ir.leaves(group), told)
-    if size.isdigit():
-        return str(int(size) - fewer)
-    return f"{size} - {fewer}" if size and fewer > 0 else f"{size} + {-fewer}" if size and fewer else size
+def _shorter(along: ir.Along, told: Told) -> str:
+    """Return the number of steps of a loop that runs along a group; "" where it is not told."""
+    size = _product(ir.leaves(along.group), told)
+    if not size or size.isdigit():
+        return size and str(int(size) // along.parts - along.fewer)
+    size = f"{f'({size})' if ' ' in size else size} // {along.parts}" if along.parts > 1 else size
+    return size + (f" - {along.fewer}" if along.fewer > 0 else f" + {-along.fewer}" if along.fewer else "")
 
 
 def _product(group: Sequence[ir.Atom], told: Told) -> str:

@@ -188,8 +188,8 @@ class Sizes:
                     self.solve_one(text, group)
                     progress = True
             for leaf in {leaf: None for pair in internal for group in pair for leaf in ir.leaves(group)}:
-                if leaf not in self.known and leaf.along and all(a in self.known for a in ir.leaves(leaf.along[0])):
-                    self.declare(leaf, self._shorter(*leaf.along))
+                if leaf not in self.known and leaf.along and self._tells(leaf.along):
+                    self.declare(leaf, self._shorter(leaf.along))
                     progress = True
             for left, right in internal:
                 for mine, other in ((left, right), (right, left)):
@@ -199,16 +199,22 @@ class Sizes:
                         progress = True
         return pending
 
-    def _shorter(self, group: ir.Group, fewer: int) -> str:
-        """Return the number of elements of a group, so many fewer."""
-        more = f" - {fewer}" if fewer > 0 else f" + {-fewer}" if fewer else ""
-        return f"{self.names.product(group)}{more}"
+    def _tells(self, along: ir.Along) -> bool:
+        return all(leaf in self.known for leaf in ir.leaves(along.group))
+
+    def _shorter(self, along: ir.Along) -> str:
+        """Return the number of steps of a loop that runs along a group."""
+        size = self.names.product(along.group)
+        size = f"{f'({size})' if ' ' in size else size} / {along.parts}" if along.parts > 1 else size
+        return size + (f" - {along.fewer}" if along.fewer > 0 else f" + {-along.fewer}" if along.fewer else "")
 
     def _along(self, leaf: ir.Atom) -> str:
-        """Return the check that a loop is as long as the dimension along which it runs lets it be; "" without one."""
-        if leaf.along is None or not all(a in self.known for a in ir.leaves(leaf.along[0])):
+        """Return the check that a loop is as long as what it runs along lets it be; "" where nothing tells."""
+        if leaf.along is None or not self._tells(leaf.along) or leaf in ir.leaves(leaf.along.group):
             return ""
-        return f"{self.names[leaf]} == {self._shorter(*leaf.along)}"
+        if leaf.along.parts > 1 and not leaf.along.fewer:
+            return f"{self.names[leaf]} * {leaf.along.parts} == {self.names.product(leaf.along.group)}"
+        return f"{self.names[leaf]} == {self._shorter(leaf.along)}"
 
     def solve_one(self, text: str, group: ir.Group) -> None:
         """Declare the one unknown leaf of `text == product of the group`, and check the equation if it has others."""

@@ -55,17 +55,17 @@ class Site:
     values: str
 
 
-def lowered_with_attention(fp: FunctionalProblem, rules: dict[str, Rule], again: int) -> Lowered:
-    """Return the problem's steps with every attention that is recognised as one step; `again` as of `Lowering`."""
-    sites = list(find_sites(fp))
+def lowered_with_attention(begin: Callable[[], Lowering], rules: dict[str, Rule]) -> Lowered:
+    """Return the problem's steps with every attention that is recognised as one step; each walk is begun anew."""
+    sites = list(find_sites(begin().fp))
     while sites:
         recogniser = _Recogniser({name: s for s in sites for name in (s.scores, s.softmax, s.values)}, rules)
-        lowered = Lowering(fp, again=again).run(recogniser.rules())
+        lowered = begin().run(recogniser.rules())
         left = recogniser.left(lowered)
         if not left:
             return as_read(in_place(lowered))
         sites = [site for site in sites if site not in left]
-    return Lowering(fp, again=again).run(rules)
+    return begin().run(rules)
 
 
 def find_sites(fp: FunctionalProblem) -> Iterator[Site]:

@@ -34,7 +34,7 @@ class Atom:
     fixed: bool = False  # a number of the problem (heads, groups), not a size that varies with the input
     window: bool = False  # runs inside a pooling window
     most: int = 0  # steps that a kernel serves, at least one; 0: any number
-    along: tuple[Group, int] | None = None  # so many steps fewer than this group has, whatever its size
+    along: Along | None = None  # how long it is by what it runs along, whatever the size of that
     alias: Atom | None = None
     parts: tuple[Atom, Atom] | None = None
     whole: Atom | None = None  # of which this is a part
@@ -56,6 +56,15 @@ class Atom:
 
 
 Group = tuple[Atom, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """As many steps as one of so many equal parts of a group has, and so many fewer."""
+
+    group: Group
+    parts: int = 1
+    fewer: int = 0
 
 
 def leaves(group: Iterable[Atom]) -> tuple[Atom, ...]:

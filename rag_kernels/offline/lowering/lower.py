@@ -179,6 +179,7 @@ class Lowering:
     """The state of one walk over the graph; rules call its methods to build values."""
 
     fp: FunctionalProblem
+    free: bool = False  # pieces of a dimension begin where its size says, not at numbers, which vectors would want
     env: dict[str, Entry] = field(default_factory=dict)
     specs: dict[str, TensorSpec] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
@@ -523,11 +524,18 @@ class Lowering:
         return self.tracked(ir.Op(dims, value.dtype, Operator.SAME, (value,)))
 
     def reindex(
-        self, value: ir.Value, dim: int, form: Callable[[], tuple[ir.Form, ir.Group]], *, fewer: int | None = None
+        self,
+        value: ir.Value,
+        dim: int,
+        form: Callable[[], tuple[ir.Form, ir.Group]],
+        *,
+        parts: int = 1,
+        fewer: int | None = None,
     ) -> ir.Value:
         """Return the value with one dimension indexed by an affine form over new loops (slice, flip, window).
 
-        `fewer` says by how many steps the first of them is shorter than the dimension, whatever its size.
+        `fewer` says by how many steps the first of them is shorter than one of `parts` of the dimension, whatever its
+        size.
         """
         group = ir.leaves(value.dims[dim])
         if len(group) > 1:
@@ -535,7 +543,7 @@ class Lowering:
             group = ir.leaves(value.dims[dim])
         index, new = form()
         if fewer is not None and new:
-            new[0].along = (group, fewer)
+            new[0].along = ir.Along(group, parts, fewer)
         dims = (*value.dims[:dim], new, *value.dims[dim + 1 :])
         if not group:
             return self.with_dims(value, dims)
@@ -544,6 +552,6 @@ class Lowering:
         except ir.Unfusable:
             again = self.reload(value)
             if fewer is not None and new:
-                new[0].along = (again.dims[dim], fewer)
+                new[0].along = ir.Along(again.dims[dim], parts, fewer)
             dims = (*again.dims[:dim], new, *again.dims[dim + 1 :])
             return self.tracked(ir.rebuild(again, {ir.leaves(again.dims[dim])[0]: index}, dims))

@@ -123,7 +123,22 @@ def pieces(lowering: Lowering, value: ir.Value, count: int, dim: int) -> list[ir
     """Return the value in `count` pieces along a dimension, as `torch.chunk` cuts it."""
     size = value.shape[dim]
     step = -(-size // count)
+    if size % count == 0 and count > 1 and lowering.free:
+        return [piece(lowering, value, dim, i, count) for i in range(count)]
     return [slice_value(lowering, value, dim, s, min(step, size - s)) for s in range(0, size, step)]
+
+
+def piece(lowering: Lowering, value: ir.Value, dim: int, number: int, count: int) -> ir.Value:
+    """Return one of so many equal pieces along a dimension, which begins where its size says."""
+    dim %= len(value.dims)
+
+    def form() -> tuple[ir.Form, ir.Group]:
+        length = value.shape[dim] // count
+        group: ir.Group = () if length == 1 else (ir.Atom(length),)
+        terms = tuple((a, 1) for a in group)
+        return ir.Form(terms, sizes=((group, number),)) if group and number else ir.Form(terms, number), group
+
+    return lowering.reindex(value, dim, form, parts=count, fewer=0)
 
 
 def chunk(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
