@@ -202,15 +202,20 @@ def test_other_sizes_are_right_or_refused(body: str, tmp_path: Path) -> None:
         assert ratio <= numbers.RATIO
 
 
+PIECES = """a, b, c = x.chunk(3, 1); u, v = x.chunk(2, 0)
+        return F.silu(a) * b + c, F.glu(x, 1) * 2, torch.cat((-v, u), 0) * x"""
+SIDE_BY_SIDE = """total = x.sum(1, keepdim=True); parts = [x * 2, x.exp(), total, x[:, 1:], x]
+        few, same = torch.cat([x, total], 1).softmax(1), torch.stack([x.exp(), *[x.tanh()] * 4], 1)
+        return torch.cat(parts, 1), few, same, torch.cat([x[1:], x.flip(0)]) * 2"""
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_equal_pieces_are_served_at_other_sizes(language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a piece begins is told by its size; CUDA has numbers there unless other sizes are to be served."""
-    case = Case(
-        "a, b, c = x.chunk(3, 1); u, v = x.chunk(2, 0); "
-        "return F.silu(a) * b + c, F.glu(x, 1) * 2, torch.cat((-v, u), 0) * x",
-        "torch.randn(8, 12)",
-        "torch.arange(5.0)",
-    )
+@pytest.mark.parametrize("body", [PIECES, SIDE_BY_SIDE], ids=["pieces", "side by side"])
+def test_pieces_and_concatenations_are_served_at_other_sizes(
+    body: str, language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a piece begins is told by sizes; CUDA has numbers there unless other sizes are to be served."""
+    case = Case(body, "torch.randn(8, 12)", "torch.arange(5.0)")
     if language == "cuda":
         monkeypatch.setattr(numbers, "build", build_emulated)
     plan = write(functional("pieces", case), replace(LANGUAGES[language], short=0))

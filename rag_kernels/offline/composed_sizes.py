@@ -62,9 +62,12 @@ def _sizes_told(function: Function) -> Told:
 
 def _shorter(along: ir.Along, told: Told) -> str:
     """Return the number of steps of a loop that runs along a group; "" where it is not told."""
-    size = _product(ir.leaves(along.group), told)
-    if not size or size.isdigit():
-        return size and str(int(size) // along.parts - along.fewer)
+    sizes = [_product(ir.leaves(group), told) for group in (along.group, *along.more)]
+    if not all(sizes):
+        return ""
+    if all(size.isdigit() for size in sizes):
+        return str(sum(map(int, sizes)) // along.parts - along.fewer)
+    size = " + ".join(sizes)
     size = f"{f'({size})' if ' ' in size else size} // {along.parts}" if along.parts > 1 else size
     return size + (f" - {along.fewer}" if along.fewer > 0 else f" + {-along.fewer}" if along.fewer else "")
 

@@ -172,6 +172,7 @@ class Sizes:
             named |= {a for v in values if isinstance(v, ir.Size) for a in ir.leaves(v.group)}
             named |= {a for v in values for form in ir.forms(v) for group, _ in form.sizes for a in ir.leaves(group)}
             extra = named | {*region.outer, *region.reduced} | {slot.total for slot in region.slots.values()}
+            extra |= {a for slot in region.slots.values() for a in ir.leaves(b for group in slot.after for b in group)}
             internal += [((a,), (a,)) for a in sorted(extra, key=lambda a: a.serial)]
         return external, internal
 
@@ -200,21 +201,24 @@ class Sizes:
         return pending
 
     def _tells(self, along: ir.Along) -> bool:
-        return all(leaf in self.known for leaf in ir.leaves(along.group))
+        return all(leaf in self.known for leaf in along.leaves())
 
     def _shorter(self, along: ir.Along) -> str:
         """Return the number of steps of a loop that runs along a group."""
         size = self.names.product(along.group)
         size = f"{f'({size})' if ' ' in size else size} / {along.parts}" if along.parts > 1 else size
+        size = " + ".join([size, *map(self.names.product, along.more)])
         return size + (f" - {along.fewer}" if along.fewer > 0 else f" + {-along.fewer}" if along.fewer else "")
 
     def _along(self, leaf: ir.Atom) -> str:
         """Return the check that a loop is as long as what it runs along lets it be; "" where nothing tells."""
-        if leaf.along is None or not self._tells(leaf.along) or leaf in ir.leaves(leaf.along.group):
+        if leaf.along is None or not self._tells(leaf.along) or leaf in leaf.along.leaves():
             return ""
         if leaf.along.parts > 1 and not leaf.along.fewer:
             return f"{self.names[leaf]} * {leaf.along.parts} == {self.names.product(leaf.along.group)}"
-        return f"{self.names[leaf]} == {self._shorter(leaf.along)}"
+        told = self._shorter(leaf.along)
+        by_it = f"const int64_t {self.names[leaf]} = {told};" in self.declarations
+        return "" if by_it else f"{self.names[leaf]} == {told}"
 
     def solve_one(self, text: str, group: ir.Group) -> None:
         """Declare the one unknown leaf of `text == product of the group`, and check the equation if it has others."""

@@ -105,7 +105,8 @@ def store_access(region: Region, buffer: str, names: Names) -> Access:
     for d, group in enumerate(region.stores[buffer].dims):
         if slot and d == slot.dim:
             stored.append((slot.total,))
-            index.append(ir.Form(tuple((a, 1) for a in group), slot.start))
+            before = tuple((one, 1) for one in slot.after)
+            index.append(ir.Form(tuple((a, 1) for a in group), slot.start, before))
         else:
             stored += [(a,) for a in ir.leaves(group)]
             index += [ir.Form(((a, 1),)) for a in ir.leaves(group)]

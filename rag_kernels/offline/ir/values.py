@@ -60,11 +60,16 @@ Group = tuple[Atom, ...]
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """As many steps as one of so many equal parts of a group has, and so many fewer."""
+    """As many steps as one of so many equal parts of a group has, and so many fewer; or as several groups together."""
 
     group: Group
     parts: int = 1
     fewer: int = 0
+    more: tuple[Group, ...] = ()
+
+    def leaves(self) -> tuple[Atom, ...]:
+        """Return the loops whose sizes it takes."""
+        return leaves(atom for group in (self.group, *self.more) for atom in group)
 
 
 def leaves(group: Iterable[Atom]) -> tuple[Atom, ...]:
@@ -202,12 +207,14 @@ class Scan(Value):
 class Slot:
     """The part of a longer dimension that a stored value fills; `cat` writes each operand to its slot.
 
-    `dim` is the dimension, `start` the first element of the slot, and `total` the loop over the whole dimension.
+    `dim` is the dimension, `start` the first element of the slot, and `total` the loop over the whole dimension. Where
+    sizes are free it stands `after` these groups instead.
     """
 
     dim: int
     start: int
     total: Atom  # the whole dimension
+    after: tuple[Group, ...] = ()
 
 
 def children(value: Value) -> tuple[Value, ...]:

@@ -317,6 +317,8 @@ class Lowering:
         The buffer is that of the longest concatenation which begins with them, where the first ones may be already.
         """
         spec, last = node.outputs[0], self.growing.get(node.name, node)
+        if self.free and last is node:
+            return self.placed(node, values, dim)
         total, filled = self.slots.get(last.name, (ir.Atom(last.outputs[0].shape[dim], fixed=True), 0))
         start = sum(value.shape[dim] for value in values[:filled])
         for value in values[filled:]:
@@ -334,6 +336,19 @@ class Lowering:
                 atom.fixed = True
             whole.stored = (*whole.dims[:dim], (total,), *whole.dims[dim + 1 :])
         return whole
+
+    def placed(self, node: Node, values: list[ir.Value], dim: int) -> ir.Value:
+        """Return values side by side along a dimension, each behind as many elements as those before it have."""
+        spec = node.outputs[0]
+        values = [self.reload(v) if len(ir.leaves(v.dims[dim])) > 1 else v for v in values]
+        groups = tuple(v.dims[dim] for v in values)
+        along = ir.Along(groups[0], more=groups[1:])
+        total = ir.Atom(spec.shape[dim], along=along) if any(groups) else ir.Atom(spec.shape[dim], fixed=True)
+        for i, value in enumerate(values):
+            slot = ir.Slot(dim, 0, total, groups[:i])
+            self.steps.append(Stored(node.name, before_rounding(value, spec.dtype), spec, slot))
+        self.specs[node.name] = spec
+        return ir.load(node.name, spec.shape, spec.dtype)
 
     def store_arguments(self, node: Node) -> None:
         """Detach the arguments from their loops: computed ones are stored, stored ones get new loops."""
