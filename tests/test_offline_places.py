@@ -209,17 +209,22 @@ SIDE_BY_SIDE = """total = x.sum(1, keepdim=True); parts = [x * 2, x.exp(), total
         return torch.cat(parts, 1), few, same, torch.cat([x[1:], x.flip(0)]) * 2"""
 
 
+WINDOWS = """z = F.conv2d(x[None, None], self.w, padding=1)
+        return F.max_pool2d(z, 2).relu(), F.avg_pool1d(x, 3, 2, 1).sum(1), F.conv2d(z.relu(), self.v, stride=2)"""
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("body", [PIECES, SIDE_BY_SIDE], ids=["pieces", "side by side"])
-def test_pieces_and_concatenations_are_served_at_other_sizes(
+@pytest.mark.parametrize("body", [PIECES, SIDE_BY_SIDE, WINDOWS], ids=["pieces", "side by side", "windows"])
+def test_pieces_concatenations_and_windows_are_served_at_other_sizes(
     body: str, language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a piece begins is told by sizes; CUDA has numbers there unless other sizes are to be served."""
-    case = Case(body, "torch.randn(8, 12)", "torch.arange(5.0)")
+    weights = "self.w = nn.Parameter(torch.rand(3, 1, 3, 3)); self.v = nn.Parameter(torch.rand(2, 3, 2, 2))"
+    case = Case(body, "torch.randn(8, 12)", "torch.arange(5.0)", init=weights if body is WINDOWS else "pass")
     if language == "cuda":
         monkeypatch.setattr(numbers, "build", build_emulated)
-    plan = write(functional("pieces", case), replace(LANGUAGES[language], short=0))
+    plan = write(functional("pieces", case), replace(LANGUAGES[language], short=0, products=2))
     assert plan is not None and plan.candidate.tier == "kernel", plan and plan.stopped
-    for rows, columns in ((8, 12), (6, 6), (2, 30)):
+    for rows, columns in ((8, 12), (10, 18), (16, 30)):
         other = functional("other", replace(case, x=f"torch.randn({rows}, {columns})"))
         assert worst_ratio(other, numbers.caller(plan, other, tmp_path)) <= numbers.RATIO

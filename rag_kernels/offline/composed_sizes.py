@@ -51,7 +51,7 @@ def _sizes_told(function: Function) -> Told:
     while len(told) > before:
         before = len(told)
         equal = [(_product(one, told), other) for one, other in (*between, *(pair[::-1] for pair in between))]
-        equal += [(_shorter(leaf.along, told), (leaf,)) for leaf in tied if leaf.along]
+        equal += [(_steps(leaf.along, told), (leaf,)) for leaf in tied if leaf.along]
         for text, group in (*pending, *((text, group) for text, group in equal if text)):
             unknown = [leaf for leaf in group if leaf not in told]
             if len(unknown) == 1:
@@ -60,16 +60,10 @@ def _sizes_told(function: Function) -> Told:
     return told
 
 
-def _shorter(along: ir.Along, told: Told) -> str:
-    """Return the number of steps of a loop that runs along a group; "" where it is not told."""
-    sizes = [_product(ir.leaves(group), told) for group in (along.group, *along.more)]
-    if not all(sizes):
-        return ""
-    if all(size.isdigit() for size in sizes):
-        return str(sum(map(int, sizes)) // along.parts - along.fewer)
-    size = " + ".join(sizes)
-    size = f"{f'({size})' if ' ' in size else size} // {along.parts}" if along.parts > 1 else size
-    return size + (f" - {along.fewer}" if along.fewer > 0 else f" + {-along.fewer}" if along.fewer else "")
+def _steps(along: ir.Along, told: Told) -> str:
+    """Return the number of steps of a loop that runs along groups; "" where it is not told."""
+    sizes = [_product(ir.leaves(group), told) for group in along.groups]
+    return along.text(sizes, "//") if all(sizes) else ""
 
 
 def _product(group: Sequence[ir.Atom], told: Told) -> str:

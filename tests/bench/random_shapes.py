@@ -44,7 +44,7 @@ ROWS = ("torch.randn({a}, {b})", "torch.randn({b})")
 PLANES = ("torch.randn({a}, {c}, {b})", "torch.randn({b})")
 PLACES = ("torch.randn({a}, {b})", "torch.randint(0, {a}, ({a}, {b}))")
 SORTED = ("torch.randn({a}, {b})", "torch.randn({c}).sort()[0]")
-IMAGES = ("torch.randn({a}, {c}, {b}, {b})", "torch.rand({a}, {c}, {c}, 2) * 2 - 1")
+IMAGES = ("torch.randn({a}, 2, {b}, {b})", "torch.rand({a}, {c}, {c}, 2) * 2 - 1")
 
 PROBLEMS: dict[str, tuple[str, tuple[str, str]]] = {
     "pointwise": ("return F.gelu(x) * y + 1", ROWS),

@@ -7,7 +7,7 @@ size declarations read from tensors, checks that other shapes satisfy the same e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rag_kernels.eval.records import Backend, FunctionalProblem, TensorArgument, TensorSpec
 from rag_kernels.offline.codegen.c_types import stored_type
@@ -114,12 +114,16 @@ class Sizes:
     checks: list[str] = field(default_factory=list)
     known: set[ir.Atom] = field(default_factory=set)
     constants: dict[str, str] = field(default_factory=dict)  # those that are numbers
+    free: bool = True
 
-    def solve(self, function: Function, *, short: int = SHORT) -> None:
+    def solve(self, function: Function, *, short: int = SHORT, free: bool = True) -> None:
         """Declare every size of the function's loops, and collect checks that other shapes satisfy the equations.
 
         Reduced loops of at most `short` steps are numbers in the source, two that are walked as one by their product.
+        So are sizes that only follow from what a loop runs along, unless they are to be `free`: a GPU divides by
+        numbers more quickly.
         """
+        self.free = free
         external, internal = self.equations(function)
         plain = [r for r in function.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
         numbers = {leaf for r in plain for leaf in short_loops(r, short)}
@@ -189,8 +193,8 @@ class Sizes:
                     self.solve_one(text, group)
                     progress = True
             for leaf in {leaf: None for pair in internal for group in pair for leaf in ir.leaves(group)}:
-                if leaf not in self.known and leaf.along and self._tells(leaf.along):
-                    self.declare(leaf, self._shorter(leaf.along))
+                if leaf not in self.known and self.free and leaf.along and self._tells(leaf.along):
+                    self.declare(leaf, self._steps(leaf.along))
                     progress = True
             for left, right in internal:
                 for mine, other in ((left, right), (right, left)):
@@ -203,20 +207,17 @@ class Sizes:
     def _tells(self, along: ir.Along) -> bool:
         return all(leaf in self.known for leaf in along.leaves())
 
-    def _shorter(self, along: ir.Along) -> str:
-        """Return the number of steps of a loop that runs along a group."""
-        size = self.names.product(along.group)
-        size = f"{f'({size})' if ' ' in size else size} / {along.parts}" if along.parts > 1 else size
-        size = " + ".join([size, *map(self.names.product, along.more)])
-        return size + (f" - {along.fewer}" if along.fewer > 0 else f" + {-along.fewer}" if along.fewer else "")
+    def _steps(self, along: ir.Along) -> str:
+        """Return the number of steps of a loop that runs along groups."""
+        return along.text(map(self.names.product, along.groups), "/")
 
     def _along(self, leaf: ir.Atom) -> str:
         """Return the check that a loop is as long as what it runs along lets it be; "" where nothing tells."""
         if leaf.along is None or not self._tells(leaf.along) or leaf in leaf.along.leaves():
             return ""
-        if leaf.along.parts > 1 and not leaf.along.fewer:
-            return f"{self.names[leaf]} * {leaf.along.parts} == {self.names.product(leaf.along.group)}"
-        told = self._shorter(leaf.along)
+        if leaf.along.equal:
+            return f"{self.names[leaf]} * {leaf.along.parts} == {self._steps(replace(leaf.along, parts=1))}"
+        told = self._steps(leaf.along)
         by_it = f"const int64_t {self.names[leaf]} = {told};" in self.declarations
         return "" if by_it else f"{self.names[leaf]} == {told}"
 

@@ -99,7 +99,7 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
     """
     names = Names()
     sizes = Sizes(names)
-    sizes.solve(function, short=parameters.short)
+    sizes.solve(function, short=parameters.short, free=not parameters.short)
     kernels, launches = _Kernels(known), list[str]()
     for number, region in enumerate(function.regions):
         name = f"{function.name}_{number}"

@@ -324,7 +324,9 @@ def is_plain(load: ir.Load, dims: tuple[ir.Group, ...]) -> bool:
     """Return whether a stand-in is read on its own loops, element by element."""
     forms = [f for f in load.index if isinstance(f, ir.Form)]
     there = [tuple(ir.leaves(a for a, _ in form.terms)) for form in forms]
-    whole = all(factor == 1 for form in forms for _, factor in form.terms) and not any(f.offset for f in forms)
+    whole = all(factor == 1 for form in forms for _, factor in form.terms) and not any(
+        f.offset or f.sizes for f in forms
+    )
     return whole and there == [ir.leaves(group) for group in dims]
 
 

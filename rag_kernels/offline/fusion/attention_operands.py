@@ -70,7 +70,8 @@ def own(lowering: Lowering, value: ir.Value) -> ir.Value:
     for form in load.index:
         if not isinstance(form, ir.Form):
             raise ir.Unfusable("a factor that is looked up")
-        index.append(ir.Form(tuple((copy(atom), factor) for atom, factor in form.terms), form.offset))
+        sizes = tuple((tuple(map(copy, group)), factor) for group, factor in form.sizes)
+        index.append(ir.Form(tuple((copy(atom), factor) for atom, factor in form.terms), form.offset, sizes))
     stored = tuple(tuple(copy(atom) for atom in group) for group in load.stored)
     dims = tuple(tuple(copy(leaf) for leaf in ir.leaves(group)) for group in value.dims)
     made: ir.Value = ir.Load(dims, load.dtype, load.buffer, stored, tuple(index), load.storage)

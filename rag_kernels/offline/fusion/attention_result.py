@@ -108,7 +108,7 @@ def written_as(attended: Attended, load: ir.Load, dims: tuple[ir.Group, ...]) ->
     forms = [form for form in load.index if isinstance(form, ir.Form)]
     own = [ir.leaves(group) for group in load.stored]
     plain = [ir.leaves(a for a, _ in form.terms) for form in forms] == own
-    if not plain or any(f.offset or any(factor != 1 for _, factor in f.terms) for f in forms):
+    if not plain or any(f.offset or f.sizes or any(factor != 1 for _, factor in f.terms) for f in forms):
         return None
     place = {leaf: (d, i) for d, leaves in enumerate(own) for i, leaf in enumerate(leaves)}
     out: list[ir.Group] = []

@@ -192,7 +192,7 @@ def linear(value: ir.Value) -> _Linear | None:
     match value:
         case ir.Const(number=number, name=name) if isinstance(number, int) or float(number).is_integer():
             return _Linear({}, {name: 1}, 0) if name else _Linear({}, {}, int(number))
-        case ir.Index(form=form, limit=None):
+        case ir.Index(form=form, limit=None) if not form.sizes:
             loops: dict[ir.Atom, int] = {}
             for atom, factor in form.terms:
                 for i, leaf in enumerate(parts := atom.leaves()):

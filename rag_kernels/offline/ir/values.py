@@ -60,16 +60,27 @@ Group = tuple[Atom, ...]
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """As many steps as one of so many equal parts of a group has, and so many fewer; or as several groups together."""
+    """As many steps as groups have together, `inside` more, divided into `parts` and rounded down, and `beside` more.
 
-    group: Group
+    Of `equal` parts nothing is left over.
+    """
+
+    groups: tuple[Group, ...]
+    inside: int = 0
     parts: int = 1
-    fewer: int = 0
-    more: tuple[Group, ...] = ()
+    beside: int = 0
+    equal: bool = False
 
     def leaves(self) -> tuple[Atom, ...]:
         """Return the loops whose sizes it takes."""
-        return leaves(atom for group in (self.group, *self.more) for atom in group)
+        return leaves(atom for group in self.groups for atom in group)
+
+    def text(self, sizes: Iterable[str], divided: str) -> str:
+        """Return the number of steps, in a language that divides by `divided`, by the numbers of steps of groups."""
+        total = " + ".join([*sizes, *([str(self.inside)] if self.inside else [])]).replace("+ -", "- ")
+        if self.parts > 1:
+            total = f"{f'({total})' if ' ' in total else total} {divided} {self.parts}"
+        return f"{total} + {self.beside}".replace("+ -", "- ") if self.beside else total
 
 
 def leaves(group: Iterable[Atom]) -> tuple[Atom, ...]:

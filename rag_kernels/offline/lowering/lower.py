@@ -342,7 +342,7 @@ class Lowering:
         spec = node.outputs[0]
         values = [self.reload(v) if len(ir.leaves(v.dims[dim])) > 1 else v for v in values]
         groups = tuple(v.dims[dim] for v in values)
-        along = ir.Along(groups[0], more=groups[1:])
+        along = ir.Along(groups)
         total = ir.Atom(spec.shape[dim], along=along) if any(groups) else ir.Atom(spec.shape[dim], fixed=True)
         for i, value in enumerate(values):
             slot = ir.Slot(dim, 0, total, groups[:i])
@@ -543,22 +543,19 @@ class Lowering:
         value: ir.Value,
         dim: int,
         form: Callable[[], tuple[ir.Form, ir.Group]],
-        *,
-        parts: int = 1,
-        fewer: int | None = None,
+        along: Callable[[ir.Group], ir.Along | None] = lambda group: None,
     ) -> ir.Value:
         """Return the value with one dimension indexed by an affine form over new loops (slice, flip, window).
 
-        `fewer` says by how many steps the first of them is shorter than one of `parts` of the dimension, whatever its
-        size.
+        `along` says of how many steps the first of them is, by those of the dimension.
         """
         group = ir.leaves(value.dims[dim])
         if len(group) > 1:
             value = self.reload(value)
             group = ir.leaves(value.dims[dim])
         index, new = form()
-        if fewer is not None and new:
-            new[0].along = ir.Along(group, parts, fewer)
+        if new:
+            new[0].along = new[0].along or along(group)
         dims = (*value.dims[:dim], new, *value.dims[dim + 1 :])
         if not group:
             return self.with_dims(value, dims)
@@ -566,7 +563,7 @@ class Lowering:
             return self.tracked(ir.rebuild(value, {group[0]: index}, dims))
         except ir.Unfusable:
             again = self.reload(value)
-            if fewer is not None and new:
-                new[0].along = ir.Along(again.dims[dim], parts, fewer)
+            if new:
+                new[0].along = along(again.dims[dim])
             dims = (*again.dims[:dim], new, *again.dims[dim + 1 :])
             return self.tracked(ir.rebuild(again, {ir.leaves(again.dims[dim])[0]: index}, dims))

@@ -82,7 +82,7 @@ def bordered(
         return slice_value(lowering, value, dim, -left, size + left + right)
     group = loop(size + left + right)
     for atom in group:
-        atom.along = ir.Along(value.dims[dim], fewer=-left - right)
+        atom.along = ir.Along((value.dims[dim],), left + right)
     here = iota(lowering, group, len(value.dims) - 1 - dim, start=-left)
     before, after = OUTSIDE[mode]
     count = length(lowering, value, dim)

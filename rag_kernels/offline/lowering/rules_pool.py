@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from rag_kernels.eval.records import Node
@@ -31,6 +31,12 @@ def per_dimension(value: Any, rank: int, default: Any) -> list[int]:
 def constant_form(form: ir.Form, group: ir.Group) -> Callable[[], tuple[ir.Form, ir.Group]]:
     """Return a function that returns this form and group, for `Lowering.reindex`."""
     return lambda: (form, group)
+
+
+def windows_along(group: ir.Group, count: int, size: int, stride: int, pads: int = 0) -> ir.Along | None:
+    """Return how many windows of a size there are along a dimension with so much padding; None: not all are whole."""
+    along = ir.Along((group,), pads - size, stride, 1) if stride > 1 else ir.Along((group,), pads - size + 1)
+    return along if (ir.size_of(group) + pads - size) // stride + 1 == count else None
 
 
 def windows(
@@ -59,7 +65,14 @@ def windows(
         form = ir.Form(terms, -pads[i])
         last = (out[dim] - 1) * strides[i] - pads[i] + (sizes[i] - 1) * dilations[i]
         limit = value.dims[dim]
-        value = lowering.reindex(value, dim, constant_form(form, o))
+        whole = partial(
+            windows_along,
+            count=out[dim],
+            size=(sizes[i] - 1) * dilations[i] + 1,
+            stride=strides[i],
+            pads=2 * pads[i],
+        )
+        value = lowering.reindex(value, dim, constant_form(form, o), whole)
         over += k
         if pads[i] or last >= size:
             guards.append(ir.Index((), "bool", form, limit))

@@ -22,7 +22,7 @@ from rag_kernels.offline.ir.patterns import LEAST_COLUMNS, LEAST_DEPTH, LEAST_RO
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import graph_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.rules_pool import per_dimension
+from rag_kernels.offline.lowering.rules_pool import per_dimension, windows_along
 from rag_kernels.offline.lowering.rules_reduce import softmax_value
 
 THIN_DEPTH = 512  # of a product of few columns: its rows stay in a cache while each column reads them
@@ -273,6 +273,10 @@ def windowed(
         plain = kernel[i] == stride == 1 and not pad  # every place is read where it is written
         o: ir.Group = source.dims[2 + i] if plain else () if shape[2 + i] == 1 else (ir.Atom(shape[2 + i]),)
         k: ir.Group = () if kernel[i] == 1 else (ir.Atom(kernel[i], fixed=True, window=True),)
+        if o and not plain and not transpose:
+            o[0].along = windows_along(
+                source.stored[2 + i], shape[2 + i], (kernel[i] - 1) * dilation + 1, stride, 2 * pad
+            )
         lowering.loops.unify(k, weight.dims[3 + i])
         place, guard = position(o, k, source.stored[2 + i], (stride, pad, dilation), transpose)
         out.append(o)

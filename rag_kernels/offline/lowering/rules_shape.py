@@ -7,6 +7,7 @@ reason. Knows nothing of loops' order or of C++.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node
@@ -17,6 +18,7 @@ from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.computed import for_windows
 from rag_kernels.offline.lowering.lower import Lowering, Rule
+from rag_kernels.offline.lowering.rules_pool import windows_along
 
 
 def reshape(lowering: Lowering, node: Node) -> ir.Value:
@@ -80,8 +82,13 @@ def slice_value(
         group: ir.Group = () if length == 1 else (ir.Atom(length),)
         return ir.Form(tuple((a, step) for a in group), start, ((before, 1),) if start < 0 else ()), group
 
-    fewer = ir.size_of(before) - length if ends and start >= 0 and step == 1 else None
-    return lowering.reindex(value, dim, form, fewer=fewer)
+    ended = ends and start >= 0 and step == 1
+    return lowering.reindex(value, dim, form, longer(length - ir.size_of(before)) if ended else lambda group: None)
+
+
+def longer(by: int) -> Callable[[ir.Group], ir.Along]:
+    """Return how long a loop is that has so many steps more than a dimension."""
+    return lambda group: ir.Along((group,), by)
 
 
 def slice_(lowering: Lowering, node: Node) -> ir.Value:
@@ -115,7 +122,7 @@ def flipped(atom: ir.Atom) -> Callable[[], tuple[ir.Form, ir.Group]]:
 def flip(lowering: Lowering, node: Node) -> ir.Value:
     value = lowering.value(given(node, 0))
     for dim in given(node, 1):
-        value = lowering.reindex(value, dim % len(value.dims), flipped(ir.Atom(value.shape[dim])), fewer=0)
+        value = lowering.reindex(value, dim % len(value.dims), flipped(ir.Atom(value.shape[dim])), longer(0))
     return value
 
 
@@ -138,7 +145,7 @@ def piece(lowering: Lowering, value: ir.Value, dim: int, number: int, count: int
         terms = tuple((a, 1) for a in group)
         return ir.Form(terms, sizes=((group, number),)) if group and number else ir.Form(terms, number), group
 
-    return lowering.reindex(value, dim, form, parts=count, fewer=0)
+    return lowering.reindex(value, dim, form, lambda group: ir.Along((group,), parts=count, equal=True))
 
 
 def chunk(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
@@ -162,8 +169,8 @@ def unfold(lowering: Lowering, node: Node) -> ir.Value:
     outer: ir.Group = () if count == 1 else (ir.Atom(count),)
     inner: ir.Group = () if size == 1 else (ir.Atom(size, fixed=True, window=size > step),)
     form = ir.Form((*((a, step) for a in outer), *((a, 1) for a in inner)))
-    fewer = size - 1 if step == 1 and outer else None
-    value = lowering.reindex(value, dim, lambda: (form, (*outer, *inner)), fewer=fewer)
+    whole = partial(windows_along, count=count, size=size, stride=step)
+    value = lowering.reindex(value, dim, lambda: (form, (*outer, *inner)), whole if outer else lambda group: None)
     return lowering.with_dims(value, (*value.dims[:dim], outer, *value.dims[dim + 1 :], inner))
 
 
