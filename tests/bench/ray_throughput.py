@@ -178,7 +178,7 @@ def main() -> None:
         arms.append(run(backend, count, todo, asked))
         names = Counter(code for judged in arms[-1].verdicts.values() for code in codes(judged.verdict))
         print(f"\n{count} judges: {dict(names)}\n\n{table(arms, expected, weak=bool(asked.each))}", flush=True)
-    print(f"\n{stages(arms)}")
+        print(f"\n{stages(arms)}", flush=True)
 
 
 if __name__ == "__main__":
