@@ -18,7 +18,7 @@ from rag_kernels.archive.duck import DuckArchive
 from rag_kernels.archive.records import ArchivedKernel, ArchiveError, Attempt
 from rag_kernels.eval.errors import MachineError, ProblemError
 from rag_kernels.eval.records import FunctionalProblem
-from rag_kernels.eval.source_form import SUFFIXES, form_of
+from rag_kernels.eval.source_form import form_of
 from rag_kernels.export.evidence import evidence
 from rag_kernels.export.format_names import formats
 from rag_kernels.export.packages import PACKAGES, content, licence_of, packages_of
@@ -47,8 +47,8 @@ class File:
 
     @property
     def is_text(self) -> bool:
-        """Return whether it is one source file, which is made at once."""
-        return Path(self.name).suffix in SUFFIXES.values()
+        """Return whether it is one file as it is, which is made at once; others are zips."""
+        return Path(self.name).suffix != ZIP
 
 
 def of_kernel(
@@ -73,10 +73,8 @@ def of_kernel(
     for form in packages_of(made.candidate) if made is not None else ():
         assert made is not None
         package = PACKAGES[form]
-        # A wheel is installed by its name, which only its own writer knows; folders are zipped anyway.
-        suffix = package.suffix if package.suffix in SUFFIXES.values() else ZIP
-        name = f"{short}_{form.replace('-', '_')}{suffix}"
-        write = partial(_content, made, form, licence, zipped=suffix == ZIP)
+        name = f"{short}_{form.replace('-', '_')}{package.suffix if package.as_it_is else ZIP}"
+        write = partial(_content, made, form, licence)
         told = formats()[form].told
         files.append(File(form, f"{told[:1].upper()}{told[1:]}.", name, write, form))
     return files
@@ -89,9 +87,8 @@ def _evidence(archive: DuckArchive, kernel_id: str) -> Attempt | None:
         return None
 
 
-def _content(made: Attempt, form: str, licence: Callable[[str], str], *, zipped: bool) -> bytes:
-    name, written = content(made, form, licence)
-    return in_zip(name, written) if zipped and Path(name).suffix != ZIP else written
+def _content(made: Attempt, form: str, licence: Callable[[str], str]) -> bytes:
+    return content(made, form, licence)[1]
 
 
 def in_zip(name: str, written: bytes) -> bytes:

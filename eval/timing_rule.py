@@ -92,6 +92,9 @@ class TimingRule:
     repeats_rechecked: int = 4  # calls more whose output bytes came before: honest ones of few values repeat in all
     outside_factor: float = 1.5  # a kernel that takes a program so much longer than the device works outside its time
     outside_us: float = 20.0  # beside that: what launches take a host
+    unrelated_draws: int = (
+        6  # contents that share nothing with others, for one timed call in five: a draw takes a while
+    )
     unrelated_pairs: int = 4  # on unrelated contents and on others, of which one may be disturbed
     unrelated_near: int = 4  # other pairs that one is held against, since a machine's load comes in stretches
     unrelated_slower: float = 1.25  # times, in the median, as slow there as beside it: the label

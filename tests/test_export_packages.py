@@ -23,11 +23,12 @@ from rag_kernels.archive.records import Attempt, Exemplar
 from rag_kernels.cli import app
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
-from rag_kernels.export.card import card, card_text
+from rag_kernels.export.card import Licence, card, card_text
 from rag_kernels.export.check import check_package
 from rag_kernels.export.format_names import DEFAULT, FORMS, SOURCE, formats
 from rag_kernels.export.forms.hf_kernels import write_hf_kernels
 from rag_kernels.export.forms.torch_op_package import write_torch_op
+from rag_kernels.export.package import Package
 from rag_kernels.export.packages import PACKAGES, content, export_kernel, packages_of, write_package
 
 
@@ -224,6 +225,21 @@ def test_a_file_that_names_a_format_is_one_and_users_are_told() -> None:
     assert all(name in PACKAGES and named.told for name, named in formats().items()) and next(iter(PACKAGES)) == DEFAULT
     page = Path(__file__).parents[1] / "docs" / "exports.md"
     assert set(re.findall(r"^\| `([\w-]+)` \|", page.read_text(), re.M)) == {*PACKAGES, SOURCE}
+    peers = (Path(__file__).parent / "bench" / "exported_peers.py").read_text()
+    assert set(re.findall(r"^def by_(\w+)\(", peers, re.M)) == {name.replace("-", "_") for name in PACKAGES}
+
+
+def test_a_file_of_any_suffix_is_one_file_and_a_folder_a_zip(tanh: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    def note(made: Attempt, out: Path, licence: Licence | None) -> Path:
+        out.write_text("told")
+        return out
+
+    monkeypatch.setitem(PACKAGES, "a-note", Package(note, ".txt"))
+    name, data = content(tanh, "a-note")
+    assert name.endswith("_a_note.txt") and data == b"told"
+    assert [p.as_it_is for p in (Package(note, ".bin"), Package(note), Package(note, ".whl", names_itself=True))] == [
+        True, False, False,
+    ]  # fmt: skip
 
 
 def test_a_card_names_whom_a_kernel_came_from_with_their_licences(tanh: Attempt) -> None:

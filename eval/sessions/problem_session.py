@@ -100,7 +100,6 @@ FULL_WIDTH = frozenset({"int32", "int64"})  # of narrower ones wide integers are
 OPERAND_ROUNDOFF = {"strict": 0.0, "tf32": 2.0**-11, "any": 2.0**-8}  # of fp32 products, by the precision allowed
 OWN_UNITS = 4.0  # of rounding, in sixteen bits
 MOST_SEARCHED = 1 << 18  # elements of outputs: inputs are searched for in some forty calls in fp64
-FRESH = 6  # draws that share nothing with others: for one timed call in five
 MOST_DRAWS = 32
 DRAWS_BYTES, DRAWS_GPU_BYTES = 256 << 20, 6 << 30
 ANSWERS_BYTES = 1 << 30  # of contents that are looked at
@@ -424,7 +423,7 @@ class ProblemSession:
         for."""
         if self._fresh is None:
             self._fresh = []
-            for _ in range(min(FRESH, self.room_for_draws)):
+            for _ in range(min(self.limits.timing.unrelated_draws, self.room_for_draws)):
                 self._draw("own")
                 self._fresh.append(self.drawn - 1)
         return self._fresh

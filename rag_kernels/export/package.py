@@ -31,3 +31,11 @@ class Package:
     pulled: Callable[[Attempt, Path, Licence | None, Pulled], Path] | None = None
     joins: Callable[[Attempt, Path], bool] | None = None
     names_itself: bool = False
+
+    @property
+    def as_it_is(self) -> bool:
+        """Return whether its file is handed on as it is, wherever one file is wanted: else a zip holds what is written.
+
+        Folders are zipped, and what names itself, since its name counts.
+        """
+        return bool(self.suffix) and not self.names_itself

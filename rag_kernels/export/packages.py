@@ -100,12 +100,12 @@ def _require_pulled(form: str) -> None:
 
 
 def content(attempt: Attempt, form: str, licence: Licence | None = None) -> tuple[str, bytes]:
-    """Return the name and the bytes of a package as one file: folders are zipped, and wheels, whose names count."""
+    """Return the name and the bytes of a package as one file, which is a zip unless it goes `as_it_is`."""
     with TemporaryDirectory(prefix="rag-kernels-") as folder:
         package, stem = PACKAGES[form], f"{name_of(attempt)}_{form.replace('-', '_')}"
         place = Path(folder) / ("" if package.names_itself else f"{stem}{package.suffix}")
         written = write_package(attempt, form, place, licence)
-        if written.suffix == ".py":
+        if package.as_it_is:
             return written.name, written.read_bytes()
         files = [written] if written.is_file() else sorted(p for p in written.rglob("*") if p.is_file())
         made = io.BytesIO()

@@ -12,6 +12,7 @@ from typing import Any
 
 from rag_kernels.archive.records import Attempt, Claim, Trust
 from rag_kernels.eval.build.step_form import pulled_arguments
+from rag_kernels.eval.element_types import element_type
 from rag_kernels.eval.machine.ceilings import RATES, product_rate
 from rag_kernels.eval.machine.device import bytes_us, floor_us, target_of
 from rag_kernels.eval.records import (
@@ -31,20 +32,6 @@ from rag_kernels.records import Brief, Shown
 from rag_kernels.text.called import called_only
 from rag_kernels.text.tokens import estimate_tokens
 
-CPP_TYPES = {
-    "float32": "float",
-    "float64": "double",
-    "int64": "int64_t",
-    "int32": "int32_t",
-    "int16": "int16_t",
-    "int8": "int8_t",
-    "uint8": "uint8_t",
-    "bool": "bool",
-}
-HALF_TYPES: dict[Backend, dict[str, str]] = {
-    "cpu": {"float16": "rk::f16", "bfloat16": "rk::bf16"},
-    "cuda": {"float16": "__half", "bfloat16": "__nv_bfloat16"},
-}
 TRUSTED: dict[Trust, str] = {
     "claimed": "claimed by its maker and not judged here",
     "compiled": "compiled, never run",
@@ -264,7 +251,7 @@ def _number(value: bool | int | float) -> str:
 
 
 def _tensor(spec: TensorSpec, backend: Backend, *, const: bool) -> str:
-    inner = {**CPP_TYPES, **HALF_TYPES[backend]}.get(spec.dtype, f"/* {spec.dtype}: no kernel form, compose */ void")
+    inner = element_type(spec.dtype, backend) or f"/* {spec.dtype}: no kernel form, compose */ void"
     return f"rk::Tensor<{'const ' if const else ''}{inner}>"
 
 

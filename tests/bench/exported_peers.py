@@ -284,16 +284,9 @@ def close(found: Any, wanted: Any) -> str:
     return ""
 
 
+# A function `by_NAME` for each format: a test sees to it that none lacks.
 LOADERS = {
-    "module": by_module,
-    "standalone": by_standalone,
-    "torch-op": by_torch_op,
-    "wheel": by_wheel,
-    "hf-kernels": by_hf_kernels,
-    "flashinfer-bench": by_flashinfer_bench,
-    "sol-execbench": by_sol_execbench,
-    "gpu-mode": by_gpu_mode,
-    "kernelbench": by_kernelbench,
+    name.removeprefix("by_").replace("_", "-"): made for name, made in dict(globals()).items() if name.startswith("by_")
 }
 FORMS = tuple(LOADERS)
 EVALUATORS = {  # with the variable that names the folder of its sources

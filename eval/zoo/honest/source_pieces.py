@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rag_kernels.eval.element_types import element_type
 from rag_kernels.eval.records import Candidate
 
 
@@ -97,8 +98,6 @@ template <class F> void each(int64_t n, F work) {
 """,
 }
 
-NUMBERS = {"float32": "float", "float64": "double", "bfloat16": "rk::bf16", "float16": "rk::f16", "int64": "int64_t"}
-
 # `num` reads a stored number, `put` rounds one to its storage, to nearest and ties to even.
 STORAGE = {
     "bfloat16": """\
@@ -146,7 +145,8 @@ PLAIN = (
 
 def kernel(body: str, *, schedule: str = "", dtype: str = "float32", pieces: Sequence[str] = ()) -> str:
     """Return a kernel-tier source. `body` defines `run`; T is the stored type, Acc the one to compute in."""
-    stored = NUMBERS[dtype]
+    stored = element_type(dtype, "cpu")
+    assert stored is not None, dtype
     computed = "float" if dtype in STORAGE else stored
     wide = {"float": "double", "double": "long double"}.get(computed, computed)
     head = f'#include "rag_kernel.h"\ntypedef {stored} T;\ntypedef {computed} Acc;\ntypedef {wide} Wide;\n'
