@@ -13,12 +13,13 @@ import pytest
 from cli_home import RELU
 from support.kept import SHARED_CACHE, STAY_OPEN, checked_once, kept_judge, kept_workers, stocked
 
-# Files that take longest, by their CPU seconds, from 110 down to 20.
+# Files that take longest, by their CPU seconds, from 90 down to 15.
 LONG = """
     cli_generate app_browser judge_checks judge_timing offline_sixteen_bit_products honest offline_half agents json zoo
     offline_cuda archive_durability cluster ablation export_module export_packages cli offline_dtypes
-    offline_attention trust judge notebook offline_places extensions sanitize_composed sanitize_module mutation
-    offline_order_scatter best ranges killed_anywhere sampling
+    offline_attention offline_products trust judge notebook offline_places extensions optimize_training cli_training
+    sanitize_composed sanitize_module mutation layers offline_order_scatter best ranges killed_anywhere sampling
+    workloads offline_deep resume admission export_peers workload_search functionalize archive_bundle docs
 """.split()
 
 

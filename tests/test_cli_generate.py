@@ -30,7 +30,6 @@ from cli_home import (
     environment,
     inside,
     model,
-    run,
     starter_kernels,
 )
 from factories import attempt, wrong
@@ -45,7 +44,7 @@ from rag_kernels.report.json_rows import attempt_row, result_row
 def generated(home: Path) -> Done:
     """One real run: two candidates of one round, the winner confirmed and written to best.py."""
     name = model(home / "model", WRONG, RIGHT)
-    return run(home, "generate", "relu.py", "--model", name, *BRIEF, "--out", "best.py", "--json")
+    return inside(home, "generate", "relu.py", "--model", name, *BRIEF, "--out", "best.py", "--json")
 
 
 def test_a_model_is_told_what_to_beat_before_its_first_draft(generated: Done, home: Path) -> None:

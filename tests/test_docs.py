@@ -19,13 +19,13 @@ import make_messages
 import make_python
 import make_readme
 import pytest
+from cli_home import Done, inside
 
 from rag_kernels.archive import docs as archive_docs
 from rag_kernels.report.console import attempt_line, summary
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
-RAG_KERNELS = str(Path(sys.executable).with_name("rag-kernels"))
 FOLDERS = "eval|archive|ingest|rag_kernels|app|examples|tests|docs"
 
 FOR_USERS = sorted(ROOT.glob("docs/*.md"))
@@ -45,13 +45,12 @@ def commands(text: str) -> list[list[str]]:
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
-    environment |= {"COLUMNS": "200", "NO_COLOR": "1"}
     return subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=60)
 
 
 @functools.cache
-def help_text(name: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    return run(RAG_KERNELS, *name, "--help")
+def help_text(name: tuple[str, ...]) -> Done:
+    return inside(ROOT, *name, "--help", COLUMNS="200", NO_COLOR="1")
 
 
 def slug(heading: str) -> str:
@@ -128,8 +127,8 @@ def test_subcommands_and_options_exist(document: Path) -> None:
         wanted.setdefault(name, set()).update(re.findall(r"(?<!\S)\[?(--[a-z][a-z-]*)", " ".join(words)))
     for name, options in wanted.items():
         done = help_text(name)
-        assert done.returncode == 0, f"{document.name}: rag-kernels {' '.join(name)}\n{done.stderr}"
-        missing = options - set(re.findall(r"--[a-z][a-z-]*", done.stdout))
+        assert done.code == 0, f"{document.name}: rag-kernels {' '.join(name)}\n{done.err}"
+        missing = options - set(re.findall(r"--[a-z][a-z-]*", done.out))
         assert not missing, f"{document.name}: rag-kernels {' '.join(name)} has no {', '.join(sorted(missing))}"
 
 
