@@ -335,7 +335,10 @@ def test_a_model_is_told_the_two_functions(step: FunctionalProblem) -> None:
 def test_what_is_made_from_nothing_lies_on_the_device(step: FunctionalProblem) -> None:
     """A number that the library makes on the CPU would be read by a GPU's kernel as memory of its own."""
     node = Node("n", "aten.tril_indices.default", (3, 3), (), (TensorSpec((2, 6), "int64"),))
-    assert library_call(Library(node), step) == "torch.ops.aten.tril_indices.default(3, 3, device=grad_output_0.device)"
+    assert (
+        library_call(Library(node), step, {})
+        == "torch.ops.aten.tril_indices.default(3, 3, device=grad_output_0.device)"
+    )
     clamped = Problem("clamped", NORMED.source.replace("y.argmax(1), x[place]", "y.clamp(-1, 1), x[place].relu()"))
     with kept_workers() as workers:
         made = functionalize(training_step(clamped), workers=workers)
