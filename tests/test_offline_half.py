@@ -68,14 +68,6 @@ CASES = {
             "torch.randn(11)",
         ),
     ),
-    "windows side by side": (
-        "_wide<<<",
-        Case(
-            "return F.max_pool1d(x, 3, 2, 1) + y, F.avg_pool1d(x, 5, 1, 2)",
-            "torch.randn(3, 7, 48)",
-            "torch.randn(24)",
-        ),
-    ),
     "by a number": (
         " * 0.16666666666666666f",
         Case("return F.hardswish(x + y), F.hardsigmoid(x)", "torch.randn(6, 40) * 3", "torch.randn(40)"),
@@ -216,7 +208,7 @@ def test_every_schedule_in_sixteen_bits(name: str, dtype: str, tmp_path: Path, m
 
 
 def test_rows_that_are_read_once_have_half_of_the_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums of 4096 elements in bf16 took 12.3 us with 256 threads a row and 10.9 with 128, on an H200."""
+    """A kernel like it took 12.3 us for 4096 rows of 4096 in bf16 with 256 threads and 10.9 with 128, on an H200."""
     monkeypatch.setattr(numbers, "build", build_emulated)
     fp = functional("once", halved(Case("return x.sum(-1) + y", "torch.randn(3, 4096)", "torch.randn(1)"), "bfloat16"))
     plan = write(fp, CudaParameters())

@@ -28,7 +28,6 @@ from rag_kernels.offline.cuda.tiled_scans import TiledScans, tiled_scans
 from rag_kernels.offline.cuda.turned import turned_region
 from rag_kernels.offline.cuda.vectorized import VectorizedRegion, find_quads, vectorized_region
 from rag_kernels.offline.cuda.wide_columns import WideColumns
-from rag_kernels.offline.cuda.window_lanes import WindowLanes, window_lanes
 from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir.parameters import c_name
@@ -175,12 +174,11 @@ def _nest_launch(
 
 def wide_region(
     region: Region, function: Function, sizes: Sizes, parameters: CudaParameters
-) -> VectorizedRegion | ShortLanes | WindowLanes | None:
+) -> VectorizedRegion | ShortLanes | None:
     """Return the kernel of a region that takes neighbouring elements together, if there is one."""
     columns = WideColumns.of(region, function, sizes, parameters)
     if columns.nest.schedule == "column":
-        wide = parameters.vector > 1 and columns.serves() and find_quads(columns)
-        return columns if wide else window_lanes(region, function, sizes, parameters)
+        return columns if parameters.vector > 1 and columns.serves() and find_quads(columns) else None
     if tiles := tiled_scans(region, function, sizes, parameters, single=False):
         return tiles
     turned = turned_region(region, function, sizes, parameters)
