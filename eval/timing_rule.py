@@ -2,9 +2,9 @@
 
 Comes in: nothing. Goes out: a `TimingRule`, which `Limits` carries. Each group names the file that times by it; to
 change how fast something is told, change a number here, and what docs/judge.md (of pairs, tests/test_judge_timing.py
-too) says of it. A changed number changes `version`, and with it the judge's version and the key of cached baselines:
-results of two versions are never compared, and archived ones stay as they are until `rag-kernels archive reverify`
-judges them again. `CHECKS_VERSION` in `judge.py` stays.
+and tests/test_numerics.py too) says of it. A changed number changes `version`, and with it the judge's version and the
+key of cached baselines: results of two versions are never compared, and archived ones stay as they are until
+`rag-kernels archive reverify` judges them again. `CHECKS_VERSION` in `judge.py` stays.
 
 Not here, since these are how an instrument works and children have no rule: how caches are emptied
 (`sessions/problem_session.py`, `children/gpu_buffers.py`), how much is looked at (`timing/looks.py`), the delay's clock

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -25,6 +26,7 @@ from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
 from rag_kernels.export.card import Licence, card, card_text
 from rag_kernels.export.check import check_package
+from rag_kernels.export.evidence import MARK
 from rag_kernels.export.format_names import DEFAULT, FORMS, SOURCE, formats
 from rag_kernels.export.forms.hf_kernels import write_hf_kernels
 from rag_kernels.export.forms.torch_op_package import write_torch_op
@@ -203,7 +205,7 @@ def test_every_package_holds_evidence_and_what_it_speaks_of(tanh: Attempt, tmp_p
         checked = check_package(written)
         assert (checked.form, checked.attempt) == (form, tanh)
         assert (checked.other_texts, checked.other_libraries) == ((), ()), form
-        if written.suffix == ".py":
+        if written.is_file() and written.suffix != ".whl":
             written.write_text(written.read_text().replace("std::tanh", "std::tan"))
             assert check_package(written).other_texts == (written.name,)
         elif form == "torch-op":
@@ -217,6 +219,16 @@ def test_every_package_holds_evidence_and_what_it_speaks_of(tanh: Attempt, tmp_p
     (tmp_path / "none.py").write_text("x = 1\n")
     with pytest.raises(ProblemError, match="holds no evidence"):
         check_package(tmp_path / "none.py")
+
+
+@pytest.mark.parametrize("form", ["module", "gpu-mode", "kernelbench"])
+def test_the_evidence_of_a_file_is_its_own_and_not_a_line_of_its_source(
+    tanh: Attempt, tmp_path: Path, form: str
+) -> None:
+    marked = replace(tanh.candidate, source=f"{tanh.candidate.source}\n// {MARK}module of-another-kernel\n")
+    attempt = replace(tanh, candidate=marked)
+    checked = check_package(write_package(attempt, form, placed(tmp_path, form)))
+    assert (checked.form, checked.attempt, checked.other_texts) == (form, attempt, ())
 
 
 def test_a_file_that_names_a_format_is_one_and_users_are_told() -> None:

@@ -89,7 +89,7 @@ def of_package(place: Path) -> tuple[str, Attempt]:
     if place.suffix == ".whl":
         raise ProblemError(f"Unpack {place.name} first (`unzip`): its package holds {CARD}.")
     if place.is_file():
-        found = next((form for form in _of_file(place) if form[0] not in (BACKWARD, GRADIENTS)), None)
+        found = next((form for form in reversed(_of_file(place)) if form[0] not in (BACKWARD, GRADIENTS)), None)
         if found is None:
             raise ProblemError(
                 f"{place} holds no evidence of rag-kernels: it was not exported, or the line was removed."
@@ -130,6 +130,7 @@ def unpacked_names(word: str) -> GradientNames:
 
 
 def _of_file(place: Path) -> list[tuple[str, str]]:
+    """Return formats and evidence in the order of the file, which ends in its own: a kernel's source may hold some."""
     return re.findall(rf"{MARK}(\S+) (\S+)", place.read_text(errors="replace"))
 
 

@@ -36,6 +36,7 @@ import torch
 from rag_kernels.eval.machine.device import units
 from rag_kernels.eval.machine.device_lock import DeviceLock, locks
 from rag_kernels.eval.places import default_cache
+from rag_kernels.eval.timing_rule import TimingRule
 
 if TYPE_CHECKING:
     from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem
@@ -328,7 +329,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=None)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--variants", nargs="*", default=["eager", "compile", "graph"])
-    parser.add_argument("--pairs", type=int, default=30, help="of a race")
+    parser.add_argument("--pairs", type=int, default=TimingRule().pairs, help="of a race")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further problem is begun")
     parser.add_argument("--part", default="1/1", help="I/N: each Nth problem, from the Ith on")
     parser.add_argument("--table", nargs="*", type=Path, help="print what these files hold")

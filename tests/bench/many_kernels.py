@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--room", type=Path, help="a file by which processes share the GPU's memory")
     parser.add_argument("--room-gib", type=float, default=60)
     parser.add_argument("--preload", nargs="*", default=[], help="modules that children find imported")
-    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--pairs", type=int, default=TimingRule().pairs)
     parser.add_argument("--burst-mib", type=int, default=8192, help="of a side's buffers in a burst of calls")
     parser.add_argument("--without", nargs="*", default=[], choices=DEFENCES, help="checks to leave out, to be quick")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after this many")

@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="names that start so")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out (to look at kernels)")
     parser.add_argument("--without", nargs="*", default=[], choices=DEFENCES, help="checks to leave out, to be quick")
-    parser.add_argument("--pairs", type=int, default=30, help="timed pairs, interleaved")
+    parser.add_argument("--pairs", type=int, default=TimingRule().pairs, help="timed pairs, interleaved")
     parser.add_argument("--burst-mib", type=int, default=8192, help="of a side's buffers in a burst of timed calls")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after this many")
     parser.add_argument("--precision", choices=("strict", "tf32", "any"), default="strict", help="for both sides")

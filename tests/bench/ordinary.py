@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--part", default="1/1")
     parser.add_argument("--only", nargs="*", default=[], help="names")
     parser.add_argument("--without", nargs="*", default=[], choices=DEFENCES, help="checks to leave out, to be quick")
-    parser.add_argument("--pairs", type=int, default=30, help="timed pairs, interleaved")
+    parser.add_argument("--pairs", type=int, default=TimingRule().pairs, help="timed pairs, interleaved")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after this many")
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path("ordinary.jsonl"))
