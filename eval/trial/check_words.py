@@ -27,6 +27,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"repeated integers", "Right where few integers come again and again, as in sums of many into few."),
     (r"one integer throughout", "Right where one integer fills a tensor, and all truth values are true."),
     (r"indices from the end", "Right where indices count from the end."),
+    (r"no truth at all", "Right where no truth value of an input is true, as in a mask of nothing."),
     (r"ignored targets", "Right where some targets are the one that the problem ignores."),
     (r"exactness probe", "Products whose exact result is known show in which precision it computes."),
     (
@@ -52,6 +53,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     ),
     (r"unrelated contents", "As fast on contents that share nothing with earlier ones as on the others."),
     (r"grown sizes: .*", "Right where one size is eight times the problem's, others as told; each by itself."),
+    (r"other sizes of its inputs", "Right at other sizes of the inputs, where it refuses others of the module."),
     (r"sizes between", "Right at odd multiples of parts of the problem's sizes: where tiles are three or five."),
     (r"\d+ least sizes", "Right at so many sizes of a few hundred elements, with the rests that vectors leave."),
     (r"elsewhere in memory", "Right where tensors begin and end within pages, as PyTorch's do."),

@@ -34,7 +34,7 @@ STRUCTURAL = re.compile(
 
 # Of generated loops; `tests/test_offline_names.py` finds one that is missing.
 GENERATED_NAMES = re.compile(
-    r"[a-z]+\d+|[a-z]+\d+_\w+|(l|of)_\w+|[A-Z]\w*|\w+_(v\d*|v\d*_kept|p|p_start|data)|[a-eg-lnp-qstuvz]|"
+    r"[a-z]+\d+|[a-z]+\d+_\w+|(l|of)_\w+|[A-Z]\w*|\w+_(v\d*|v\d*_kept|p|p_start|data|tile\d*(_element|_held)?)|[a-eg-lnp-qstuvz]|"
     r"multiply\w*|"
     r"(above|at|await|close|cluster|column|copy|first|from|half|handed|high|keep|lane|left|low|mbarrier|next|part|"
     r"phase|put|quad|rest|right|rk|row|second|take|taps|tma|wgmma|wide)_\w+|"
@@ -43,7 +43,7 @@ GENERATED_NAMES = re.compile(
     r"descriptor|device|done|each|elements|empty|end|enter|factor|failed|fetch|finish|first|fit|fits|found|from|"
     r"full|gather|grid|group|halves|held|high|hold|in_shared|inner|inside|is_cluster|item|items|kept|lane|lanes|"
     r"last|later|least|leave|left|len|length|lines|look|low|meet|meeting|merge|met|mine|more|multiple_of_1024|"
-    r"line|name|needed|now|number|other|own|packed|panel|part|partial|parts|parts_of|place|place_of|places|post|posted|"
+    r"line|name|needed|now|number|once|other|own|packed|panel|part|partial|parts|parts_of|place|place_of|places|post|posted|"
     r"processors|publish|put|quads|raised|rank|release|result|right|ring|round|row|rows|scratch|share|shared|"
     r"shift|show|shown|single|size|slot|slots|small|spread|staged|start|step|steps|store|stream|stride|strip|sum|"
     r"sums|take|taken|tall|target|team|teams|term|threads|tile|tile_of_sums|tiles|time|top|turns|unpacked|vectors|"
