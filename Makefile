@@ -4,9 +4,10 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 DEMO ?= examples/layernorm_gelu.py
-# Two files at a time: with their processes they keep two cores busy. Those that take long come first (tests/conftest.py).
+# Three files at a time keep two cores busy (14:23 for all; two at a time 15:29, where cores waited for children now and
+# then). Those that take long come first (tests/conftest.py).
 # What failed is tried once more, and said: on a busy machine a process that should have been quick was not.
-PYTEST ?= -n 2 --dist loadfile --no-loadscope-reorder --reruns 1 -rR
+PYTEST ?= -n 3 --dist loadfile --no-loadscope-reorder --reruns 1 -rR
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
