@@ -48,7 +48,7 @@ from rag_kernels.eval.records import (
     Verdict,
 )
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
-from rag_kernels.eval.sessions.reference_times import ALONE, BaselineFailed
+from rag_kernels.eval.sessions.reference_times import BaselineFailed
 from rag_kernels.eval.sessions.session_pool import AtOtherSizes, Sessions
 from rag_kernels.eval.timing.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
 from rag_kernels.eval.timing_rule import TimingRule
@@ -206,14 +206,15 @@ class LocalJudge:
                 started = perf_counter()
 
     def confirm(self, fp: FunctionalProblem, candidate: Candidate) -> Judged:
-        try:
-            return self._confirmed(fp, candidate)
-        except BaselineFailed as failed:  # in a race: what was seen until then is of no use
-            return self._confirmed(fp, candidate, without=failed)
+        failed: list[BaselineFailed] = []
+        while True:
+            try:
+                return self._confirmed(fp, candidate, failed)
+            except BaselineFailed as one:  # in a race: what was seen until then is of no use
+                failed.append(one)
 
-    def _confirmed(
-        self, fp: FunctionalProblem, candidate: Candidate, *, without: BaselineFailed | None = None
-    ) -> Judged:
+    def _confirmed(self, fp: FunctionalProblem, candidate: Candidate, failed: Sequence[BaselineFailed]) -> Judged:
+        """Confirm it beside the baselines that have not failed."""
         started = perf_counter()
         doing("confirming: eager and torch.compile anew")
         programs: Callable[[], tuple[Programs, Workers]] = partial(self._builder.checked, candidate)
@@ -226,16 +227,15 @@ class LocalJudge:
             opened.enter_context(self._turns.shared())
             known = opened.enter_context(self.sessions.open_fresh(fp))
             known.times.expect()
-            if without is not None:
-                known.times.compile_note = f"{without.note}{ALONE}"
-            wanted = self.limits.measure_compile and without is None
+            for one in failed:
+                known.times.leave_out(one)
             trial = Trial(
                 known,
                 candidate,
                 library,
                 thorough=True,
                 checked=programs,
-                baselines=known.times.prepare_once if wanted else None,
+                baselines=known.times.prepare_once if self.limits.measure_compile else None,
             )
             verdict = self._profiler.look(trial.run(None), known, candidate)
         return Judged(verdict, self.device, self.environment, trial.stage_s | {"confirm": perf_counter() - started})

@@ -144,8 +144,7 @@ class RightAnswers:
             with Arranged(places):
                 return self.module.call_in_double()
 
-        places = taken_by(outputs, run)
-        if answer.kind != "fp64" or places is None:
+        if answer.kind != "fp64" or (places := taken_by(outputs, run)) is None:
             return None
         own, _ = run(places)
         exact = right_answer(in_double, own)

@@ -16,7 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +61,13 @@ def builds_its_own(candidate: Candidate) -> bool:
     return _BUILDS[candidate.backend].search(candidate.source) is not None
 
 
-def sanitize_module(candidate: Candidate, sessions: Sequence[ProblemSession], workers: Workers) -> list[Report]:
-    """Return what every tool says of a call at each session's sizes; if its process dies, one report is all."""
-    on_gpu = sessions[0].on_gpu
-    calls = [_call(candidate, session) for session in sessions]
-    payload = {"source": candidate.source, "gpu": on_gpu, "calls": calls}
+def sanitize_module(candidate: Candidate, sessions: Iterable[ProblemSession], workers: Workers) -> list[Report]:
+    """Return what every tool says of a call at each session's sizes; if its process dies, one report is all.
+
+    A session is asked before the next one is: that may be given its worker.
+    """
+    made = [(session.on_gpu, _call(candidate, session)) for session in sessions]
+    payload = {"source": candidate.source, "gpu": made[0][0], "calls": [call for _, call in made]}
     deadline_s = 2 * BUILD_LIMIT_S + TOOL_LIMIT_S
     return sanitized(workers, "rag_kernels.eval.instruments.module_sanitizers:run", payload, deadline_s)
 

@@ -55,6 +55,7 @@ class ReferenceTimes:
     def __init__(self, session: ProblemSession) -> None:
         self._session = session
         session.after_restart = self.prepare_again
+        self._left_out: dict[str, str] = {}  # why, by variant
         self.eager_s: list[float] = []
         self.round_trips: list[float] = []  # seconds of requests for no call, beside bursts
         self.host_s: dict[str, float] = {}  # GPU: seconds until a variant's call was launched, by the last burst
@@ -196,13 +197,20 @@ class ReferenceTimes:
                     if not failure.alive:  # why it died is none of what comes next
                         session.restart(by_content=False)
         then = time.monotonic()
-        self.compile_note = self._prepare("compile")
+        self.compile_note = self._prepare_unless_left_out("compile")
         log.debug("torch.compile: %.1f s ahead, %.1f s to be ready", then - ahead, time.monotonic() - then)
         if session.on_gpu:
-            self._prepare("graph")
+            self._prepare_unless_left_out("graph")
         if session.limits.max_autotune and not self.compile_note:
-            self._prepare("autotune")
+            self._prepare_unless_left_out("autotune")
         self._tell_if_alone()
+
+    def leave_out(self, failed: BaselineFailed) -> None:
+        """Prepare the others alone: this one failed in another session."""
+        self._left_out[failed.variant] = failed.note
+
+    def _prepare_unless_left_out(self, variant: str) -> str:
+        return self._left_out.get(variant) or self._prepare(variant)
 
     def drop(self, failed: BaselineFailed) -> None:
         """Go on without a baseline that failed, in a new reference worker where it ended the old one."""

@@ -497,13 +497,14 @@ class Checks:
         held: list[tuple[int, Resident | None]] = []  # after how many calls, and what is in memory then
         half = (MANY_CALLS - WARM_CALLS) // 2, (MANY_S - WARM_S) / 2
         for most, limit_s in ((WARM_CALLS, WARM_S), half, half):
+            ends, until = time.monotonic() + limit_s, made + most
             for _ in range(TRIES if held else 1):
-                called = subject.call_on(place, most, limit_s)
+                called = subject.call_on(place, until - made, max(0.0, ends - time.monotonic()))
                 made += called.times
                 wrong = self._compare(session, subject.outputs(place), recipe, f"after {made} calls", noisy=bool(draws))
                 if wrong is not None:
                     self._stop(place, recipe, wrong)
-                if not called.differs:
+                if not called.differs or made >= until or time.monotonic() >= ends:
                     break
             held.append((made, subject.worker.resident()))
         self._note_leak(held)
@@ -517,9 +518,10 @@ class Checks:
         """
         if any(resident is None for _, resident in held):
             return
-        own = [resident.own for _, resident in held if resident is not None]
-        grown = 2 * min(b - a for a, b in pairwise(own))
-        calls = held[-1][0] - held[0][0]
+        known = [(made, resident.own) for made, resident in held if resident is not None]
+        a_call = min((b - a) / max(1, until - made) for (made, a), (until, b) in pairwise(known))
+        calls = known[-1][0] - known[0][0]
+        grown = int(a_call * calls)
         if calls and grown > max(LEAK_BYTES, LEAK_A_CALL * calls):
             self.found.label(LEAKS)
             self.found.notes.append(f"{calls} calls keep {grown / 2**20:.1f} MiB, {grown // calls} bytes each")

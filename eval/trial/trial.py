@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import tee
 from time import perf_counter
 from typing import TypeVar
 
@@ -387,7 +388,7 @@ class Trial:
             else:
                 self._specialised(reason)
             return stopped.alive
-        self.found.checks += [sizes] * (sizes not in ("grown sizes", LEAST))
+        self.found.checks += [sizes] * (sizes not in ("grown sizes", LEAST, NARROWED))
         self.served.append(session.fp)
         return True
 
@@ -427,6 +428,7 @@ class Trial:
                 if not self._takes_small_ones:
                     break
             if self._takes_small_ones and self.served:
+                self.found.checks.append(NARROWED)
                 self.found.notes.append(f"serves other sizes of its inputs, and refuses others: {why}"[:300])
                 self.refused = why
                 return True
@@ -489,8 +491,9 @@ class Trial:
     def _sanitize_at(self, sessions: Iterator[ProblemSession], programs: Programs, workers: Workers) -> Sequence[str]:
         """Return the tools that ran at these sizes; what they found is labelled, or ends the trial."""
         if self.candidate.tier == "module":
-            every = list(sessions)
-            return self._take_reports(every, sanitize_module(self.candidate, every, workers), [])
+            ask, keep = tee(sessions)  # in turn: the next session may take over a worker of the one before
+            reports = sanitize_module(self.candidate, ask, workers)
+            return self._take_reports(list(keep), reports, [])
         left_out = [] if programs.checked else ["not run under sanitizers: it does not build with them"]
         left_out += [f"not run under ThreadSanitizer: {programs.why_not_raced}"] * bool(programs.why_not_raced)
         recorded = self.candidate.tier == "composed"

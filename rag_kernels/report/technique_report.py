@@ -56,8 +56,7 @@ def card_text(known: KnownTechnique) -> str:
     lines = [f"{card.id}  {card.title}", "", card.advice, ""]
     lines += [f"{name:14} {', '.join(values)}" for name, values in facts.items() if any(values)]
     lines += [f"{'weight':14} {weight(known):.2f}: {told_evidence(known)}", ""]
-    lines += [
-        f"{p.gain:6.2f}x  {p.child} from {p.parent}, {p.problem_name} ({told_extents([p])}) on {p.device_name}"
-        for p in known.evidence
-    ]
+    for p in known.evidence:
+        sizes = f" ({told})" if (told := told_extents([p])) else ""
+        lines.append(f"{p.gain:6.2f}x  {p.child} from {p.parent}, {p.problem_name}{sizes} on {p.device_name}")
     return "\n".join(lines).rstrip()

@@ -85,4 +85,4 @@ def _span(sizes: Sequence[int]) -> str:
 def _short(size: int) -> str:
     """Return 8 K for 8192: sizes of tensors are mostly of powers of two."""
     unit, name = next(((unit, name) for unit, name in UNITS if size >= unit), (1, ""))
-    return f"{size / unit:.3g}{name}"
+    return f"{size / unit:.4g}{name}"

@@ -1,11 +1,11 @@
 """Times the call of an exported module beside eager's, at a size where only the way to the kernel counts.
 
-    python tests/bench/exported_call.py
+    python tests/bench/exported_call.py [PARTS]
 
 Prints microseconds a call, on one thread, and how much that is beside the module's own, for a module without state and
-for one that gives its kernel twelve parameters of six parts: the exported module, its check of a call (`closely` is
-what is asked where the quick one says no), the bare kernel, and the torch operator. The rows take turns, and the least
-of many short runs counts.
+for one that gives its kernel two parameters of each of six parts, or of so many: the exported module, its check of a
+call (`closely` is what is asked where the quick one says no), the bare kernel, and the torch operator. The rows take
+turns, and the least of many short runs counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rag_kernels.export.out_file import write_kernel
 from rag_kernels.ingest.functional.functionalize import functionalize
 
 CALLS, TURNS = 50, 600
-PARTS = 6
+PARTS = int(sys.argv[1]) if len(sys.argv) > 1 else 6
 MANY = f"""
 import torch
 import torch.nn as nn

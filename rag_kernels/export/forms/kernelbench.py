@@ -69,10 +69,11 @@ class ModelNew(Model):
 
         parts = list(self.modules())
         before = [self.rk_kept(part) for part in parts]
+        marks = [self.rk_marks(vars(part)) for part in parts]
         try:
             with FakeTensorMode(allow_non_fake_inputs=True) as mode:
                 results = super().forward(*pytree.tree_map_only(torch.Tensor, mode.from_tensor, args))
-            sets = [self.rk_kept(part) for part in parts] != before
+            sets = [self.rk_marks(vars(part)) for part in parts] != marks
         except Exception as error:
             raise RkNotVerified(f"how the module arranges its results is not known ({{error}}).") from error
         finally:
@@ -88,6 +89,15 @@ class ModelNew(Model):
     def rk_kept(self, part):
         """What a part of the module has now; lists and dicts as they are now."""
         return {{name: type(v)(v) if type(v) in (list, dict, set) else v for name, v in vars(part).items()}}
+
+    def rk_marks(self, value):
+        """What tells whether a value was set anew: what is in containers, plain values, and which object it else is."""
+        if isinstance(value, dict):
+            return {{name: self.rk_marks(v) for name, v in value.items()}}
+        if isinstance(value, (list, tuple)):
+            return [self.rk_marks(v) for v in value]
+        plain = isinstance(value, (bool, int, float, complex, str, bytes, type(None)))
+        return (type(value), value) if plain else (type(value), set(value) if isinstance(value, set) else id(value))
 
     def rk_found(self):
         """Plain attributes of the module and its parts, which its forward may read."""
