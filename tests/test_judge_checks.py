@@ -275,6 +275,13 @@ def test_a_copy_of_a_half_precision_product_is_right(brief: LocalJudge) -> None:
             {"after": "if (rows != 128) std::thread([p = out.data] { usleep(2000); p[0] = 7; }).detach();"},
             "rejected:late_write",
         ),
+        (  # as much where it was wrong at others before, and so serves none of them
+            {
+                "after": "if (n % 8) out.data[0] = 7;\n"
+                "if (rows > 128) std::thread([p = out.data] { usleep(2000); p[0] = 7; }).detach();"
+            },
+            "rejected:late_write",
+        ),
     ],
 )
 def test_what_ordinary_inputs_do_not_show(

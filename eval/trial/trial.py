@@ -17,7 +17,6 @@ from time import perf_counter
 from typing import TypeVar
 
 from rag_kernels.eval.build.products import Library, Programs
-from rag_kernels.eval.contract import contract
 from rag_kernels.eval.instruments.module_sanitizers import builds_its_own, sanitize_module
 from rag_kernels.eval.instruments.sanitizers import (
     CPU_TOOLS,
@@ -36,9 +35,6 @@ from rag_kernels.eval.records import (
     ONE_CALLER,
     SPECIALISED,
     Candidate,
-    Contract,
-    Crashed,
-    FunctionalProblem,
     Measurement,
     Passed,
     Rejected,
@@ -50,7 +46,9 @@ from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.timing.baseline import Baseline
 from rag_kernels.eval.trial.checks import FINITE_ONLY, Checks, Findings
+from rag_kernels.eval.trial.other_sizes import SMALLER, OtherSizes
 from rag_kernels.eval.trial.physical_floor import Finding, finding, settled_floor_us
+from rag_kernels.eval.trial.recorder import Recorder
 from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library
 from rag_kernels.eval.trial.surroundings import looks_around
 from rag_kernels.eval.trial.timed import Timed, Timing, measurement
@@ -60,9 +58,6 @@ SANITIZED_BYTES = 32 << 20  # of arguments: sanitizers are ten times as slow, or
 # Where a kernel takes no smaller sizes, its own are tried up to these, on arguments that repeat their first bytes.
 MOST_SANITIZED_BYTES, MOST_SANITIZED_S = 1 << 30, 0.1
 
-NARROWED = "other sizes of its inputs"
-LEAST = "least sizes"  # a few hundred elements, with each rest that a vector leaves, as far as there is time
-MOST_RESTS_S = 10.0
 ALLOCATED_BYTES = 64  # what PyTorch's memory on a CPU begins at multiples of
 LITTLE_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}  # stacks and huge pages; code and stacks that a driver loads late
 LITTLE_SHARE = 0.05  # of arguments and outputs
@@ -103,14 +98,11 @@ class Trial:
         self.thorough = thorough or self.session.limits.thorough
         self.without = self.session.limits.without
         self.found = Findings()
+        self.searches = self.thorough and "odd shapes" not in self.without  # at last, for the sizes that it serves
+        self.others = OtherSizes(known, self.found, self.without, may_refuse=self.searches)
         self.tried_special = False
-        self.recorder: LoadedCandidate | None = None  # records calls for sanitizers
-        self.least: ProblemSession | None = None  # smallest sizes that it takes, where it refuses the usual small ones
-        self.tiny: ProblemSession | None = None  # where a call takes microseconds, if it was right there
         self.call_s = 0.0  # of one at the problem's own sizes
         self.extra_bytes: int | None = None  # of a call, at most, beside arguments and outputs
-        self.served: list[FunctionalProblem] = []  # at the other sizes at which it was right
-        self.refused = ""  # where it raised at other sizes, and what it said
         self.stage_s: dict[str, float] = {}
 
     def run(self, baseline: Baseline | None) -> Verdict:
@@ -152,10 +144,10 @@ class Trial:
         self.extra_bytes = max((b for b in (self.extra_bytes, timed.peak_bytes) if b is not None), default=None)
         self._stage("check", checks.leaves_nothing)
         if self.candidate.tier == "kernel":  # PyTorch's own products and gradients rest on the team they are told of
-            self._stage("repeat", lambda: checks.teams(self._least_place(subject, place)))
+            self._stage("repeat", lambda: checks.teams(self.others.small_place(subject, place)))
         if self.thorough:
             self._stage("repeat", self._in_another_worker)
-        if not self._other_sizes_wanted or self._stage("odd", lambda: self._sizes_served(subject)):
+        if not self.searches or self._stage("odd", lambda: self.others.search(subject)):
             checks.done_means_done()
             checks.nothing_came_later()
         return self._passed(timed, baseline, seen)
@@ -172,21 +164,6 @@ class Trial:
         finally:
             self.stage_s[name] = self.stage_s.get(name, 0.0) + perf_counter() - start
 
-    @property
-    def _other_sizes_wanted(self) -> bool:
-        return self.thorough and "odd shapes" not in self.without
-
-    @property
-    def _takes_small_ones(self) -> bool:
-        """Whether nothing is known yet against other sizes."""
-        return SPECIALISED not in self.found.labels and not self.refused
-
-    def _contract(self) -> Contract:
-        """Return what it serves: the sizes at which it was right, unless it failed at others."""
-        served = [] if SPECIALISED in self.found.labels else self.served
-        tight = bool(served) and not self.session.on_gpu and "guard pages" not in self.without
-        return contract(self.session.fp, served, any_alignment=tight and ALIGNED not in self.found.labels)
-
     # Checks
 
     def _special(self, subject: LoadedCandidate, checks: Checks) -> bool:
@@ -196,11 +173,11 @@ class Trial:
         small = self.known.small
         if small is None:
             return self._special_at_own_sizes(subject, checks, "the problem is large and could not be scaled down")
-        if small is not self.session and not self._at_other_sizes(subject, small, "smaller sizes"):
+        if small is not self.session and not self.others.try_at(subject, small, SMALLER):
             return False
-        if not self._takes_small_ones:
+        if self.others.fails_somewhere:
             return self._special_where_it_can(subject, checks)
-        tight = subject.places[-1] if small is not self.session else self._tight(subject, small)
+        tight = subject.places[-1] if small is not self.session else self.others.tight(subject, small)
         checks.probe(tight)
         checks.special_values(tight)
         self.tried_special = True
@@ -214,34 +191,14 @@ class Trial:
         Return False if the worker is lost.
         """
         self.tried_special = True
-        smallest = self.known.larger if "special values" not in self.without else None  # else the probe is left
-        other: LoadedCandidate | None = None
-        with ExitStack() as opened:
-            for session in smallest or ():
-                other = other or opened.enter_context(self._open())
-                refused = self._refused(other, session)
-                if refused is not None:
-                    session.rest()
-                    other = other if refused.alive else None
-                    continue
-                self.least = session
-                self.served.append(session.fp)
-                self.found.checks.append(f"smaller sizes: {session.fp.notice}")
-                at_these = Checks(other, other.places[-1], self.found, self.without)
-                at_these.probe(other.places[-1])
-                at_these.special_values(other.places[-1])
-                return True
+        if "special values" not in self.without:  # else the probe is left
+            with ExitStack() as opened:
+                if (other := self.others.find_smallest(opened, self._open)) is not None:
+                    at_these = Checks(other, other.places[-1], self.found, self.without)
+                    at_these.probe(other.places[-1])
+                    at_these.special_values(other.places[-1])
+                    return True
         return self._special_at_own_sizes(subject, checks, "it does not take smaller sizes")
-
-    def _refused(self, subject: LoadedCandidate, session: ProblemSession) -> Stopped | None:
-        """Return how it fails at these sizes, or None where it is right; a rejection there ends the trial."""
-        try:
-            Checks(subject, self._tight(subject, session), self.found, self.without).own_draws()
-        except Stopped as stopped:
-            if isinstance(stopped.verdict, Rejected):
-                raise
-            return stopped
-        return None
 
     def _special_at_own_sizes(self, subject: LoadedCandidate, checks: Checks, why: str) -> bool:
         """Try, where there are no smaller sizes, as many special kinds as there is room for; return False if the worker
@@ -249,7 +206,7 @@ class Trial:
         """
         self.tried_special = True
         if "special values" in self.without:
-            checks.probe(self._tight(subject, self.session))
+            checks.probe(self.others.tight(subject, self.session))
             return True
         kinds = [kind for kind, _ in self.session.own_specials]
         if not kinds:
@@ -257,7 +214,7 @@ class Trial:
             self.found.notes.append(f"special values not tried: {why}, and its own sizes take too much memory")
             return True
         self.found.notes.append(f"special values at its own sizes: {why}")
-        tight = self._tight(subject, self.session)
+        tight = self.others.tight(subject, self.session)
         checks.probe(tight)
         checks.special_values(tight, kinds)
         return True
@@ -304,11 +261,6 @@ class Trial:
         self.found.checks.append("any alignment")
         return True
 
-    def _least_place(self, subject: LoadedCandidate, place: BoundBuffers) -> BoundBuffers:
-        """Return where it is bound to the problem at small sizes, or else at its own."""
-        small = self.known.small if self._takes_small_ones else None
-        return next((p for p in subject.places if p.session is small), place)
-
     def _in_another_worker(self) -> None:
         """Call a C++ kernel many times at the least sizes, at rests of vectors, and from two threads at once."""
         if self.session.on_gpu or self.candidate.tier != "kernel" or "repeats" in self.without:
@@ -317,9 +269,10 @@ class Trial:
             with self._open() as other:
                 if spoiled and not self._survives_infinities(other):
                     continue
-                if self._takes_small_ones and not self._least(other):
+                if not (self.others.fails_somewhere or self.others.try_least(other)):
                     return
-                self._many(other)
+                place = self.others.place_for_many(other)
+                Checks(other, place, self.found, self.without).many_calls(place)
                 first, second = (other.bind(self.session, step=ALLOCATED_BYTES) for _ in range(2))
                 if why := Checks(other, first, self.found, self.without).together(first, second, self.call_s):
                     self.found.label(ONE_CALLER)
@@ -336,126 +289,6 @@ class Trial:
             self.found.label(FINITE_ONLY)
             self.found.notes.append(f"on infinite inputs: {getattr(stopped.verdict, 'reason', '')}"[:300])
             return False
-        return True
-
-    def _least(self, subject: LoadedCandidate) -> bool:
-        """Try it where a call takes microseconds; False if it is lost."""
-        begun, right = perf_counter(), 0
-        for session in self.known.least or ():
-            if not self._at_other_sizes(subject, session, LEAST):
-                return False
-            if not self._takes_small_ones:
-                return True
-            right += 1
-            self.tiny = self.tiny or session
-            if perf_counter() - begun > MOST_RESTS_S:
-                break
-        self.found.checks += [f"{right} {LEAST}"] * bool(right)
-        return True
-
-    def _many(self, subject: LoadedCandidate) -> None:
-        """Call it many times at the smallest sizes at which it was right; where that is its own, as often as there is
-        time.
-        """
-        small = self.known.small if self._takes_small_ones else None
-        session = self.tiny or self.least or small or self.session
-        place = next((p for p in subject.places if p.session is session), None) or subject.bind(session)
-        Checks(subject, place, self.found, self.without).many_calls(place)
-
-    def _tight(self, subject: LoadedCandidate, session: ProblemSession) -> BoundBuffers:
-        return subject.bind(session, tight=not session.on_gpu and "guard pages" not in self.without)
-
-    def _at_other_sizes(self, subject: LoadedCandidate, session: ProblemSession, sizes: str) -> bool:
-        """Try other sizes, and label what goes wrong there, since the contract names one size; False if the worker is
-        lost.
-
-        A rejection stays one: a kernel that writes late at other sizes is no less dishonest. That it raises is kept in
-        `refused` where narrower sizes are tried later.
-        """
-        try:
-            place = self._tight(subject, session)
-            checks = Checks(subject, place, self.found, self.without)
-            checks.own_draws()
-            if sizes in ("larger sizes", "grown sizes", NARROWED):
-                checks.beyond()
-        except Stopped as stopped:
-            if isinstance(stopped.verdict, Rejected):
-                raise
-            reason = f"at {sizes} ({session.fp.notice or 'scaled'}): {getattr(stopped.verdict, 'reason', '')}"[:300]
-            raised = isinstance(stopped.verdict, Crashed) and stopped.verdict.raised
-            if raised and stopped.alive and self._other_sizes_wanted:
-                self.refused = reason
-            else:
-                self._specialised(reason)
-            return stopped.alive
-        self.found.checks += [sizes] * (sizes not in ("grown sizes", LEAST, NARROWED))
-        self.served.append(session.fp)
-        return True
-
-    def _specialised(self, reason: str) -> None:
-        self.found.label(SPECIALISED)
-        self.found.notes.append(reason)
-
-    def _at_last(self, subject: LoadedCandidate, session: ProblemSession, sizes: str) -> bool:
-        """Try other sizes that nothing else is tried at, so that their worker may serve the next ones."""
-        alive = self._at_other_sizes(subject, session, sizes)
-        session.rest()
-        return alive
-
-    def _sizes_served(self, subject: LoadedCandidate) -> bool:
-        """Try odd, larger, other and grown sizes; where it refuses some, narrower ones. False if the worker is lost."""
-        for sizes, found in (("odd sizes", self.known.odd), ("larger sizes", self.known.large)):
-            session = found.first() if found is not None and not self.refused else None
-            if session is not None and not self._at_last(subject, session, sizes):
-                return False
-        tried = (self._between, self._grown)
-        return all(self.refused or one(subject) for one in tried) and (not self.refused or self._narrower(subject))
-
-    def _narrower(self, subject: LoadedCandidate) -> bool:
-        """Try other sizes of the inputs alone, or else of the batch, where it refuses other ones of the module; False
-        if the worker is lost.
-
-        What it serves is what it takes of these alone.
-        """
-        why = self.refused
-        for sessions in self.known.within.values():
-            if SPECIALISED in self.found.labels:
-                break
-            self.refused, self.served = "", []
-            for session in sessions:
-                if not self._at_last(subject, session, NARROWED):
-                    return False
-                if not self._takes_small_ones:
-                    break
-            if self._takes_small_ones and self.served:
-                self.found.checks.append(NARROWED)
-                self.found.notes.append(f"serves other sizes of its inputs, and refuses others: {why}"[:300])
-                self.refused = why
-                return True
-        if SPECIALISED not in self.found.labels:
-            self._specialised(why)
-        return True
-
-    def _between(self, subject: LoadedCandidate) -> bool:
-        """Try it where sizes are other multiples of tiles than the problem's; False if the worker is lost."""
-        for session in self.known.between or ():
-            if not self._at_last(subject, session, "sizes between"):
-                return False
-            if self.refused:
-                break
-        return True
-
-    def _grown(self, subject: LoadedCandidate) -> bool:
-        """Try it with one size at a time grown beyond all that were tried; return False if the worker is lost."""
-        right = []
-        for session in self.known.grown or ():
-            if not self._at_last(subject, session, "grown sizes"):
-                return False
-            if self.refused:
-                break
-            right += [session.fp.notice] * (session.fp in self.served)
-        if right:
-            self.found.checks.append(f"grown sizes: {'; '.join(right)}")
         return True
 
     def _sanitize(self) -> None:
@@ -476,13 +309,13 @@ class Trial:
         small, any_other = self.known.small, False
         if self.session.content_bytes <= SANITIZED_BYTES:  # what it does at the timed sizes alone shows nowhere else
             yield self.session
-        specialised, odd = not self._takes_small_ones, self.known.odd
-        if (first := self.least if specialised else small) is not None and first is not self.session:
+        fails, odd = self.others.fails_somewhere, self.known.odd
+        if (first := self.others.smallest if fails else small) is not None and first is not self.session:
             any_other = True
             yield first
             if first is small:
                 first.rest()
-        if not specialised and odd is not None and (session := odd.first()) is not None:
+        if not fails and odd is not None and (session := odd.first()) is not None:
             any_other = True
             yield session
         if not any_other and self.session.content_bytes > SANITIZED_BYTES:
@@ -498,13 +331,13 @@ class Trial:
         left_out += [f"not run under ThreadSanitizer: {programs.why_not_raced}"] * bool(programs.why_not_raced)
         recorded = self.candidate.tier == "composed"
         made: list[tuple[ProblemSession, bytes]] = []
-        with ExitStack() as recorders:
+        with Recorder(self._open) as recorder:
             for session in sessions if programs.checked or programs.raced else ():
                 if session is self.session and session.content_bytes > SANITIZED_BYTES and self._is_slow:
                     why = "its sizes are too large for them, and it takes no smaller ones"
                     left_out.append(f"not run under sanitizers: {why}")
                 elif takes(session.fp):
-                    calls = self._recorded(session, recorders) if recorded else call_file(session, SANITIZED_BYTES)
+                    calls = self._recorded(recorder, session) if recorded else call_file(session, SANITIZED_BYTES)
                     made += [(session, calls)] * bool(calls)
         calls_of = [calls for _, calls in made]
         run = partial(sanitize, programs, workers, calls_of, on_gpu=self.session.on_gpu, recorded=recorded)
@@ -552,24 +385,10 @@ class Trial:
     def _is_odd(self, session: ProblemSession) -> bool:
         return self.known.odd is not None and self.known.odd.has(session)
 
-    def _recorded(self, session: ProblemSession, opened: ExitStack) -> bytes:
-        """Return what a composed forward calls its kernels with; nothing, with a note, where that cannot be had.
-
-        One worker, which `opened` closes, serves all sizes, until it fails.
-        """
-        try:
-            if self.recorder is None:
-                self.recorder = opened.enter_context(self._open())
-            place = self.recorder.bind(session)
-            self.recorder.prepare(place, session.random_recipe())
-            calls, left_out = self.recorder.recorded(place)
-        except Stopped as stopped:
-            self.recorder = None
-            if isinstance(stopped.verdict, Rejected):
-                raise
-            calls, left_out = b"", getattr(stopped.verdict, "reason", "")
+    def _recorded(self, recorder: Recorder, session: ProblemSession) -> bytes:
+        """Return what a composed forward calls its kernels with; nothing, with a note, where that cannot be had."""
+        calls, left_out = recorder.calls(session)
         if not calls:
-            left_out = left_out or "its forward called none of its kernels"
             self.found.notes.append(f"not run under sanitizers{self._sizes(session)}: {left_out}"[:300])
         return calls
 
@@ -620,7 +439,7 @@ class Trial:
             notes=tuple(found.notes),
             labels=tuple(found.labels),
             own_share=seen.own_share,
-            contract=self._contract(),
+            contract=self.others.contract(),
             baseline_precision=session.baseline_precision,
         )
         if passed.claims_speed:  # what is under suspicion is no bar for others

@@ -1,0 +1,228 @@
+"""At which sizes beside the problem's own is a candidate right? The search for what its contract may promise.
+
+Comes in: a LoadedCandidate, and what its problem knows of other sizes. Goes out: the sizes at which it was right, and
+at which it raised; a label where it was wrong or crashed. A rejection at other sizes ends the trial: a kernel that
+writes late there is no less dishonest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from time import perf_counter
+
+from rag_kernels.eval.contract import contract
+from rag_kernels.eval.records import (
+    ALIGNED,
+    SPECIALISED,
+    Contract,
+    Crashed,
+    FunctionalProblem,
+    Rejected,
+)
+from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
+from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
+from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.trial.checks import Checks, Findings
+
+MOST_RESTS_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Other sizes, by the name that a verdict has for them.
+
+    `beyond`: what adds up at sizes beyond the problem's own is tried there too. `together`: the check is noted once for
+    all sizes of the name, not at each.
+    """
+
+    name: str
+    beyond: bool = False
+    together: bool = False
+
+
+SMALLER = Sizes("smaller sizes")
+ODD = Sizes("odd sizes")
+LARGER = Sizes("larger sizes", beyond=True)
+BETWEEN = Sizes("sizes between")
+GROWN = Sizes("grown sizes", beyond=True, together=True)
+NARROWED = Sizes("other sizes of its inputs", beyond=True, together=True)
+LEAST = Sizes("least sizes", together=True)  # a few hundred elements, with each rest that a vector leaves
+
+
+class OtherSizes:
+    """What one candidate did at other sizes so far: `served` those at which it was right.
+
+    `refused` says where it raised, where that is no fault since narrower sizes are tried later (`may_refuse`).
+    `smallest` are those that it takes where it refuses the usual small ones, `tiny` those of microseconds a call.
+    """
+
+    def __init__(
+        self, known: ProblemKnowledge, found: Findings, without: frozenset[str], *, may_refuse: bool = False
+    ) -> None:
+        self.known, self.found, self.without, self.may_refuse = known, found, without, may_refuse
+        self.served: list[FunctionalProblem] = []
+        self.refused = ""
+        self.smallest: ProblemSession | None = None
+        self.tiny: ProblemSession | None = None
+
+    @property
+    def fails_somewhere(self) -> bool:
+        """Whether anything is known against other sizes: that it was wrong at some, or refused some."""
+        return self._is_specialised or bool(self.refused)
+
+    @property
+    def _is_specialised(self) -> bool:
+        return SPECIALISED in self.found.labels
+
+    def contract(self) -> Contract:
+        """Return what it serves: the sizes at which it was right, unless it was wrong at others."""
+        served = [] if self._is_specialised else self.served
+        tight = bool(served) and not self.known.session.on_gpu and "guard pages" not in self.without
+        return contract(self.known.session.fp, served, any_alignment=tight and ALIGNED not in self.found.labels)
+
+    def place_for_many(self, subject: LoadedCandidate) -> BoundBuffers:
+        """Return where it is bound to the smallest sizes at which it was right; its own where those are all."""
+        session = self.tiny or self.smallest or self._small or self.known.session
+        return next((p for p in subject.places if p.session is session), None) or subject.bind(session)
+
+    def small_place(self, subject: LoadedCandidate, place: BoundBuffers) -> BoundBuffers:
+        """Return where it is bound to the problem at small sizes, or else `place`."""
+        return next((p for p in subject.places if p.session is self._small), place)
+
+    @property
+    def _small(self) -> ProblemSession | None:
+        return None if self.fails_somewhere else self.known.small
+
+    def tight(self, subject: LoadedCandidate, session: ProblemSession) -> BoundBuffers:
+        """Bind the candidate to buffers that end at guard pages, where there are some."""
+        return subject.bind(session, tight=not session.on_gpu and "guard pages" not in self.without)
+
+    def try_at(self, subject: LoadedCandidate, session: ProblemSession, sizes: Sizes) -> bool:
+        """Note whether it is right at these sizes, and label it where it is wrong; return False if the worker is lost.
+
+        It is a label and no fault, since the contract names one size.
+        """
+        stopped = self._failure(subject, session, beyond=sizes.beyond)
+        if stopped is None:
+            self.found.checks += [sizes.name] * (not sizes.together)
+            self.served.append(session.fp)
+            return True
+        told = getattr(stopped.verdict, "reason", "")
+        reason = f"at {sizes.name} ({session.fp.notice or 'scaled'}): {told}"[:300]
+        raised = isinstance(stopped.verdict, Crashed) and stopped.verdict.raised
+        if raised and stopped.alive and self.may_refuse:
+            self.refused = reason
+        else:
+            self._specialised(reason)
+        return stopped.alive
+
+    def _failure(self, subject: LoadedCandidate, session: ProblemSession, *, beyond: bool = False) -> Stopped | None:
+        """Return how it fails at these sizes, or None where it is right; a rejection there ends the trial."""
+        try:
+            checks = Checks(subject, self.tight(subject, session), self.found, self.without)
+            checks.own_draws()
+            if beyond:
+                checks.beyond()
+        except Stopped as stopped:
+            if isinstance(stopped.verdict, Rejected):
+                raise
+            return stopped
+        return None
+
+    def _specialised(self, reason: str) -> None:
+        self.found.label(SPECIALISED)
+        self.found.notes.append(reason)
+
+    def find_smallest(self, opened: ExitStack, open_worker: Callable[[], LoadedCandidate]) -> LoadedCandidate | None:
+        """Return it in a worker of its own, bound at last to the smallest sizes that it takes; None if it takes none.
+
+        It failed at the usual small sizes: what it does at these is no fault.
+        """
+        other: LoadedCandidate | None = None
+        for session in self.known.larger or ():
+            other = other or opened.enter_context(open_worker())
+            stopped = self._failure(other, session)
+            if stopped is None:
+                self.smallest = session
+                self.served.append(session.fp)
+                self.found.checks.append(f"{SMALLER.name}: {session.fp.notice}")
+                return other
+            session.rest()
+            other = other if stopped.alive else None
+        return None
+
+    def try_least(self, subject: LoadedCandidate) -> bool:
+        """Try it where a call takes microseconds, as long as there is time; return False if the worker is lost."""
+        begun, right = perf_counter(), 0
+        for session in self.known.least or ():
+            if not self.try_at(subject, session, LEAST):
+                return False
+            if self.fails_somewhere:
+                return True
+            right += 1
+            self.tiny = self.tiny or session
+            if perf_counter() - begun > MOST_RESTS_S:
+                break
+        self.found.checks += [f"{right} {LEAST.name}"] * bool(right)
+        return True
+
+    def search(self, subject: LoadedCandidate) -> bool:
+        """Try odd and larger sizes, some between, and grown ones; where it refuses one, narrower ones instead of the
+        rest. Return False if the worker is lost.
+
+        Where it was wrong at one, and so serves none, the others are tried all the same: it may be dishonest there.
+        """
+        for sizes, sessions in self._searched():
+            if self.refused:
+                break
+            if not self._try_each(subject, sessions, sizes):
+                return False
+        return not self.refused or self._search_narrower(subject)
+
+    def _searched(self) -> Iterator[tuple[Sizes, Iterable[ProblemSession]]]:
+        for sizes, found in ((ODD, self.known.odd), (LARGER, self.known.large)):
+            if found is not None and (first := found.first()) is not None:
+                yield sizes, (first,)
+        yield BETWEEN, self.known.between or ()
+        yield GROWN, self.known.grown or ()
+
+    def _try_each(self, subject: LoadedCandidate, sessions: Iterable[ProblemSession], sizes: Sizes) -> bool:
+        """Try sizes until it refuses some, and list those at which it was right; return False if the worker is lost.
+
+        Nothing else is tried at them, so that their workers may serve the next ones.
+        """
+        right: list[str] = []
+        alive = True
+        for session in sessions:
+            alive = self.try_at(subject, session, sizes)
+            session.rest()
+            if not alive or self.refused:
+                break
+            right += [session.fp.notice] * (session.fp in self.served)
+        if alive and right and sizes is GROWN:
+            self.found.checks.append(f"{sizes.name}: {'; '.join(right)}")
+        return alive
+
+    def _search_narrower(self, subject: LoadedCandidate) -> bool:
+        """Try other sizes of the inputs alone, or else of the batch, where it refuses other ones of the module; return
+        False if the worker is lost.
+
+        What it serves is what it takes of these alone.
+        """
+        why = self.refused
+        for sessions in self.known.within.values():
+            if self._is_specialised:
+                break
+            self.refused, self.served = "", []
+            if not self._try_each(subject, sessions, NARROWED):
+                return False
+            if not self.fails_somewhere and self.served:
+                self.found.checks.append(NARROWED.name)
+                self.found.notes.append(f"serves other sizes of its inputs, and refuses others: {why}"[:300])
+                self.refused = why
+                return True
+        if not self._is_specialised:
+            self._specialised(why)
+        return True
