@@ -7,14 +7,16 @@ Its parameters take no gradients, since evaluators time forward passes outside o
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.export.card import Licence, stamp
 from rag_kernels.export.forms.module_file import compiled_of, summary
 from rag_kernels.export.package import WITH_COMPOSED, Package
-from rag_kernels.export.plain.calls import call_text, require_plain
+from rag_kernels.export.plain.calls import call_text, require_plain, text_of
 
+CONTENTS = Path(__file__).parents[1] / "serving" / "contents.py"
 TEXT = '''\
 # {summary}
 
@@ -25,6 +27,14 @@ import torch  # noqa: E402, F811
 # ---- the kernel ----
 
 {call}
+
+
+def rk_looks():  # what the module holds, before it is asked without data
+{contents}
+    return Contents
+
+
+rk_contents = rk_looks()
 
 
 class ModelNew(Model):
@@ -67,37 +77,20 @@ class ModelNew(Model):
         from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.utils import _pytree as pytree
 
-        parts = list(self.modules())
-        before = [self.rk_kept(part) for part in parts]
-        marks = [self.rk_marks(vars(part)) for part in parts]
+        contents = rk_contents([("", self)])
         try:
             with FakeTensorMode(allow_non_fake_inputs=True) as mode:
                 results = super().forward(*pytree.tree_map_only(torch.Tensor, mode.from_tensor, args))
-            sets = [self.rk_marks(vars(part)) for part in parts] != marks
+            sets = contents.changed()
         except Exception as error:
             raise RkNotVerified(f"how the module arranges its results is not known ({{error}}).") from error
         finally:
-            for part, values in zip(parts, before):
-                vars(part).clear()
-                vars(part).update(values)
+            contents.set_back()
         if sets:
             self.rk_same = False
             raise RkNotVerified("the module sets attributes when it is called, and a kernel sets nothing.")
         leaves, tree = pytree.tree_flatten(results)
         self.rk_results = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves], tree
-
-    def rk_kept(self, part):
-        """What a part of the module has now; lists and dicts as they are now."""
-        return {{name: type(v)(v) if type(v) in (list, dict, set) else v for name, v in vars(part).items()}}
-
-    def rk_marks(self, value):
-        """What tells whether a value was set anew: what is in containers, plain values, and which object it else is."""
-        if isinstance(value, dict):
-            return {{name: self.rk_marks(v) for name, v in value.items()}}
-        if isinstance(value, (list, tuple)):
-            return [self.rk_marks(v) for v in value]
-        plain = isinstance(value, (bool, int, float, complex, str, bytes, type(None)))
-        return (type(value), value) if plain else (type(value), set(value) if isinstance(value, set) else id(value))
 
     def rk_found(self):
         """Plain attributes of the module and its parts, which its forward may read."""
@@ -147,6 +140,7 @@ def write_kernelbench(attempt: Attempt, out: Path, licence: Licence | None = Non
             summary=summary(attempt),
             problem=attempt.problem.problem.source.rstrip(),
             call=call_text(attempt),
+            contents=textwrap.indent(text_of(CONTENTS), "    "),
             places=[taken.index(place) if isinstance(place, int) else place for place in places],
             inputs=len(taken),
             device=attempt.candidate.backend,

@@ -24,6 +24,7 @@ CARRIED = (
     "serving/served",
     "serving/launch",
     "serving/torch_operator",
+    "serving/contents",
     "serving/results",
     "serving/held",
     "serving/inputs",

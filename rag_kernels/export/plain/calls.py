@@ -92,7 +92,7 @@ def call_text(attempt: Attempt, *, default_queue: bool = False) -> str:
     built, flags = (CPU, CPU_FLAGS) if candidate.backend == "cpu" else (CUDA, CUDA_FLAGS)
     forward = f"F = torch.nn.functional\n\n{forward_of(candidate.source)}" if composed else ""
     body = BODY.format(
-        carried=carried(),
+        carried=text_of(Path(__file__).parent / "carried.py"),
         built=built.format(name=name, flags=list(flags)),
         forward=forward,
         function="forward" if composed else "kernels.forward",
@@ -109,9 +109,9 @@ def call_text(attempt: Attempt, *, default_queue: bool = False) -> str:
     )
 
 
-def carried() -> str:
-    """Return the text of `carried` without its docstring."""
-    text = (Path(__file__).parent / "carried.py").read_text()
+def text_of(file: Path) -> str:
+    """Return a module's text without its docstring and what stands only at the top of a file."""
+    text = file.read_text().replace("from __future__ import annotations\n\n", "")
     return text[text.index('"""\n\nimport') + 5 :].strip()
 
 

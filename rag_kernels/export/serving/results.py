@@ -17,6 +17,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from rag_kernels.export.serving.contents import Contents
+
 OF_MODULES = frozenset(vars(nn.Module()))  # what every module has
 CONTAINERS = (list, dict, set)
 
@@ -74,7 +76,7 @@ def results_of(forward: Callable[..., Any], args: Sequence[Any], kwargs: dict[st
 def results_in(
     mode: FakeTensorMode, forward: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Results:
-    """Return the same in a mode that is on. A module whose forward it is stays what it was."""
+    """Return the same in a mode that is on. A module whose forward it is stays what it was, and what it holds too."""
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: _fake(mode, t), (tuple(args), kwargs))
     named, module, before = _inputs(forward, args, kwargs), None, dict[str, Any]()
     if isinstance(forward, MethodType) and isinstance(forward.__self__, nn.Module):
@@ -83,9 +85,14 @@ def results_in(
         named |= before
         forward = MethodType(forward.__func__, module)
     held = _by_memory(named)
-    leaves, tree = pytree.tree_flatten(forward(*args, **kwargs))
-    after = {} if module is None else _state(module)
-    sets = tuple(path for path, value in after.items() if _other(before.get(path, before), value))
+    contents = Contents((path, one) for path, one in before.items() if path.rpartition(".")[2] not in OF_MODULES)
+    try:
+        leaves, tree = pytree.tree_flatten(forward(*args, **kwargs))
+        after = {} if module is None else _state(module)
+        others = [path for path, value in after.items() if _other(before.get(path, before), value)]
+        sets = tuple(dict.fromkeys([*others, *contents.changed()]))
+    finally:
+        contents.set_back()
     made = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     same = tuple(
         (number, path, _alike(tensor, one))
