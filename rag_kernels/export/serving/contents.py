@@ -1,8 +1,9 @@
 """What is in containers and objects, one in the other: kept before a forward runs without data, set back after it.
 
 Comes in: values of a module by their paths. Goes out: the paths of what holds something else since, and all as it was.
-Tensors are no containers here, nor are objects of PyTorch, of Python's library, of this package and of what closes itself (`__del__`).
-Knows nothing of kernels, and imports nothing but Python's library and torch: some exports carry its text.
+Tensors are no containers here, nor are objects of PyTorch, of Python's library, of this package and of what closes
+itself (`__del__`). Knows nothing of kernels, and imports nothing but Python's library and torch: some exports carry its
+text.
 """
 
 from __future__ import annotations
