@@ -89,8 +89,8 @@ def results_in(
     try:
         leaves, tree = pytree.tree_flatten(forward(*args, **kwargs))
         after = {} if module is None else _state(module)
-        others = [path for path, value in after.items() if _other(before.get(path, before), value)]
-        sets = tuple(dict.fromkeys([*others, *contents.changed()]))
+        own = [path for path, value in after.items() if _other(before.get(path, before), value)]
+        sets = tuple(dict.fromkeys([*own, *contents.changed()]))
     finally:
         contents.set_back()
     made = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
