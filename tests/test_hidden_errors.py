@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 
+from rag_kernels.eval.full_memory import ran_out_of_memory
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.cut_factors import BITS, COARSER, goes_with, middle
 from rag_kernels.eval.numerics.octaves import small_fault
@@ -77,3 +78,23 @@ def test_other_orders_of_sums_have_nothing_to_do_with_last_digits(depth: int) ->
         one_by_one += a[:, k : k + 1] * b[k]
     for right in (one_by_one, a @ b, (a.flip(1) @ b.flip(0)), kept(a, 22) @ kept(b, 22)):
         assert not any(shown(torch.relu(right), a, b, bits) for bits in BITS)
+
+
+def test_the_scale_of_a_row_is_that_of_all_of_it() -> None:
+    """Of 40,000 rows few have more than one element in a sample: what is small beside its row owes as much as ever."""
+    exact = torch.randn(40_000, 256, generator=GEN, dtype=torch.float64)
+    exact[:, ::8] *= 1e-7
+    own = exact.float()
+    other = torch.where(exact.abs() < 1e-6, own + 3e-7 * torch.randn(own.shape, generator=GEN), own)
+    assert small_fault(other, own, exact) is None
+    assert small_fault(torch.where(exact.abs() < 1e-6, own + 3e-5, own), own, exact) is not None
+
+
+def test_full_memory_is_told_by_its_error_on_a_cpu_too() -> None:
+    with pytest.raises(RuntimeError) as full:
+        torch.empty(1 << 50)
+    try:
+        raise ValueError("the call failed") from full.value
+    except ValueError as error:
+        assert ran_out_of_memory(error)
+    assert ran_out_of_memory(MemoryError()) and not ran_out_of_memory(RuntimeError("of another shape"))

@@ -182,6 +182,27 @@ def test_a_worker_that_died_while_others_timed_is_not_torch_compiles_fault() -> 
     assert times.variants == ["compile", "graph"] and not times.compile_note
 
 
+def test_what_fails_when_it_is_prepared_again_is_told() -> None:
+    fails: list[str] = []
+
+    def send(request: object, *_: object, **__: object) -> None:
+        if isinstance(request, PrepareVariant) and request.variant in fails:
+            raise WorkerFailed("raised", f"no memory for {request.variant}", alive=True)
+
+    session: Any = SimpleNamespace(
+        on_gpu=True, device_lock=SimpleNamespace(away=nullcontext), send=send, limits=Limits(), specs=[],
+        write=lambda recipe: None,
+    )  # fmt: skip
+    times = ReferenceTimes(session)
+    times.prepare_baselines()
+    fails.append("compile")
+    times.prepare_again()
+    assert times.variants == ["graph"] and times.compile_note == "torch.compile failed: no memory for compile"
+    fails.append("graph")
+    times.prepare_again()
+    assert not times.variants and times.compile_note.endswith("; compared with eager alone")
+
+
 DIES = "(__import__('os').abort() if torch.compiler.is_compiling() else None)"  # before anything is compiled
 
 

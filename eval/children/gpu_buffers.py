@@ -79,13 +79,6 @@ def answers(device: torch.device) -> bool:
     return True
 
 
-def ran_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether a full GPU is behind an error; torch.compile raises others from it."""
-    while error is not None and not isinstance(error, torch.OutOfMemoryError):
-        error = error.__cause__ or error.__context__
-    return error is not None
-
-
 def digest(tensors: Sequence[Any]) -> str:
     """Return what `eval.buffers.output_snapshot.digest` makes of the bytes, made where the tensors are."""
     made = hashlib.blake2b(digest_size=16)

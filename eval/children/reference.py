@@ -23,12 +23,13 @@ from rag_kernels.eval.buffers.call_content import Recipe, compose
 from rag_kernels.eval.buffers.shared_arena import ArenaLayout, attach
 from rag_kernels.eval.children.baseline_variants import compile_ahead, make
 from rag_kernels.eval.children.bound_module import BoundModule
-from rag_kernels.eval.children.gpu_buffers import answers, flush_caches, ran_out_of_memory
+from rag_kernels.eval.children.gpu_buffers import answers, flush_caches
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.gpu_exchange import Exchange, KeptOutputs
 from rag_kernels.eval.children.gpu_shared_memory import NotShared
 from rag_kernels.eval.children.memory import MemoryCount
 from rag_kernels.eval.children.right_answers import RightAnswers
+from rag_kernels.eval.full_memory import ran_out_of_memory
 from rag_kernels.eval.input_kinds import (
     ALIKE,
     AT_CONSTANTS,

@@ -216,7 +216,8 @@ class CheckOutputs:
     taken: int | None
     limits: tuple[float, float] | None
     noisy: bool = False  # of the current content: measure what honest rounding may do there, as on special values
-    settle: bool = False  # the content is there: measure that where small elements are off
+    # The content is there: measure that where small elements are off, and follow the order in which equals were taken.
+    settle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,9 @@ class Comparison:
     relative: float = math.inf
     rounding: str = ""  # what is wrong with the rounding of an output of 16 bits
     one_apart: bool = False  # integers that are wrong, each by one
-    unsettled: bool = False  # wrong where it is small, unless honest rounding is as far off there: to be asked again
+    # To be asked again, with the content there: wrong where it is small, unless honest rounding is as far off there, or
+    # wrong unless equals may be taken in another order.
+    unsettled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

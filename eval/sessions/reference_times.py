@@ -226,10 +226,14 @@ class ReferenceTimes:
             self.compile_note += ALONE
 
     def prepare_again(self) -> None:
-        """Prepare in a new reference worker what had been prepared in the one before."""
+        """Prepare in a new reference worker what had been prepared in the one before; what fails now is told."""
         had, self.variants = self.variants, []
         for variant in had:
-            self._prepare(variant)
+            note = self._prepare(variant)
+            if variant == "compile" and note:
+                self.compile_note = note
+        if had:
+            self._tell_if_alone()
 
     def _prepare(self, variant: str) -> str:
         """Make a variant callable; returns "" or why it is not. A worker that dies of it is followed by a new one."""

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from rag_kernels.eval.full_memory import ran_out_of_memory
 from rag_kernels.eval.process.lockdown import Confinement, lock_down
 from rag_kernels.eval.records import FunctionalProblem, TensorArgument
 from rag_kernels.mutation.peer_rules import RULES
@@ -232,11 +233,8 @@ def _worked(works: Sequence[Work], begin: Callable[[], None], say: Say) -> int:
         for work in works:
             say(*BEGIN)
             work(say)
-    except torch.OutOfMemoryError:
-        say("end", FULL)
-        return 1
     except BaseException as error:
-        say("end", f"{type(error).__name__}: {error}"[:200])
+        say("end", FULL if ran_out_of_memory(error) else f"{type(error).__name__}: {error}"[:200])
         return 1
     return 0
 
