@@ -11,7 +11,7 @@ from support.generated_kernels import Case, functional, halved, worst_ratio
 
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
-from rag_kernels.offline.cuda import multi_block_rows, region
+from rag_kernels.offline.cuda import multi_block_rows, region, stepped_points
 from rag_kernels.offline.cuda.function import CudaParameters
 
 RATIO = 1.1  # of PyTorch's own error
@@ -66,6 +66,36 @@ CASES = {
             "F.pad(F.pad(x, (1, 0, 0, 2)), (3, 1, 1, 1), mode='replicate'), torch.roll(x, (1, -2), (1, 3)) + y",
             "torch.randn(2, 3, 6, 11)",
             "torch.randn(11)",
+        ),
+    ),
+    "windows side by side": (
+        "_wide<<<",
+        Case(
+            "return F.max_pool1d(x, 3, 2, 1) + y, F.avg_pool1d(x, 5, 1, 2), F.max_pool1d(x, 2, 1, 0, 24), "
+            "F.avg_pool1d(x, 4, 2)",
+            "torch.randn(3, 7, 48)",
+            "torch.randn(24)",
+        ),
+    ),
+    "windows of images side by side": (
+        "uint64_t(-1 + i1 + r0) < uint64_t(n",
+        Case(
+            "z = F.conv2d(x, y, padding=1, groups=4); return F.relu(z), F.max_pool2d(x, 3, 2, 1), "
+            "F.avg_pool2d(x, 2), F.conv2d(x, y, padding=2, dilation=2, groups=4) * x, "
+            "*F.max_pool2d(x, 3, 1, 1, return_indices=True)",
+            "torch.randn(2, 4, 10, 16)",
+            "torch.randn(4, 1, 3, 3)",
+        ),
+    ),
+    "places that images share": (
+        "[step].x[u] = ",
+        Case(
+            "z = F.interpolate(x, scale_factor=2, mode='bilinear'); return z * y + F.interpolate(y, size=(12, 16)), "
+            "F.interpolate(x, size=(9, 12), mode='bicubic'), F.interpolate(x, size=(9, 12), mode='bilinear', "
+            "align_corners=True), F.grid_sample(x, torch.tanh(y[:2, 0, :, :8].reshape(2, 4, 12, 2)), "
+            "align_corners=False)",
+            "torch.randn(2, 6, 6, 8)",
+            "torch.randn(2, 6, 12, 16)",
         ),
     ),
     "by a number": (
@@ -201,6 +231,7 @@ def test_every_schedule_in_sixteen_bits(name: str, dtype: str, tmp_path: Path, m
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
     monkeypatch.setattr(numbers, "build", build_emulated)
     monkeypatch.setattr(region, "MANY_COLUMNS", 1)
+    monkeypatch.setattr(stepped_points, "FULL", 1)
     plan = write(fp, SMALL)
     assert plan is not None and plan.candidate.tier == "kernel"
     assert about.format(C_TYPES[dtype]) in plan.candidate.source

@@ -23,11 +23,13 @@ from rag_kernels.offline.cuda.order import order_text
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda.scatter import scatter_text
 from rag_kernels.offline.cuda.short_lanes import ShortLanes, short_lanes_region
+from rag_kernels.offline.cuda.stepped_points import stepped_points
 from rag_kernels.offline.cuda.tiled_scans import HEAD as SCANS
 from rag_kernels.offline.cuda.tiled_scans import TiledScans, tiled_scans
 from rag_kernels.offline.cuda.turned import turned_region
 from rag_kernels.offline.cuda.vectorized import VectorizedRegion, find_quads, vectorized_region
 from rag_kernels.offline.cuda.wide_columns import WideColumns
+from rag_kernels.offline.cuda.window_lanes import WindowLanes, window_lanes
 from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir.parameters import c_name
@@ -174,15 +176,16 @@ def _nest_launch(
 
 def wide_region(
     region: Region, function: Function, sizes: Sizes, parameters: CudaParameters
-) -> VectorizedRegion | ShortLanes | None:
+) -> VectorizedRegion | ShortLanes | WindowLanes | None:
     """Return the kernel of a region that takes neighbouring elements together, if there is one."""
     columns = WideColumns.of(region, function, sizes, parameters)
     if columns.nest.schedule == "column":
-        return columns if parameters.vector > 1 and columns.serves() and find_quads(columns) else None
+        wide = parameters.vector > 1 and columns.serves() and find_quads(columns)
+        return columns if wide else window_lanes(region, function, sizes, parameters)
     if tiles := tiled_scans(region, function, sizes, parameters, single=False):
         return tiles
-    turned = turned_region(region, function, sizes, parameters)
-    vectorized = turned or vectorized_region(region, function, sizes, parameters)
+    point = turned_region(region, function, sizes, parameters) or stepped_points(region, function, sizes, parameters)
+    vectorized = point or vectorized_region(region, function, sizes, parameters)
     return vectorized or short_lanes_region(region, function, sizes, parameters)
 
 

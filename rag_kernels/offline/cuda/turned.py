@@ -165,13 +165,6 @@ class TurnedPoints(VectorizedRegion):
         number = [f"const int64_t t = {flat};"] if any(" * t)" in line for line in lines) else []
         return self.each_step(head, self.within(self.across, self.quad), [*number, *lines])
 
-    def flat(self, loops: list[Loop]) -> str:
-        """Return the number of an element of these loops, as C."""
-        text = loops[0].var
-        for loop in loops[1:]:
-            text = f"({text}) * {self.total([loop])} + {loop.var}"
-        return text
-
     def within(self, *loops: Loop) -> str:
         """Return the C condition that these loops have such an element."""
         return " && ".join(f"{loop.var} < {self.total([loop])}" for loop in loops)

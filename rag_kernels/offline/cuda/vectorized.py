@@ -272,6 +272,13 @@ class VectorizedRegion(CudaRegion):
         for value in self.values:
             visit(value)
 
+    def flat(self, loops: list[Loop]) -> str:
+        """Return the number of an element of these loops, as C."""
+        text = loops[0].var
+        for loop in loops[1:]:
+            text = f"({text}) * {self.total([loop])} + {loop.var}"
+        return text
+
     # Rows -----------------------------------------------------------------------------------------------------
 
     def row(self) -> list[str]:

@@ -1,0 +1,277 @@
+"""CUDA for windows (pools, depthwise convolutions): a thread takes neighbouring ones, and reads what they share once.
+
+Comes in: a column region whose columns are short windows that slide along the innermost loop. Goes out: a second kernel
+for it, and the C condition under which it may run. What the windows of a thread read of a row of memory is brought by a
+few aligned vectors into registers, where each window finds its elements at places that the compiler knows; the results
+are stored together. Vectors outside of a tensor are not loaded: windows leave out what lies there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rag_kernels.offline.codegen.c_types import stored_type
+from rag_kernels.offline.codegen.kernel_function import Function, Sizes
+from rag_kernels.offline.codegen.loop_nest import Access, Loop, Poly, plus, text_of
+from rag_kernels.offline.codegen.reduction_levels import around, indent
+from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.reduce_loops import MOST_TAPS, ReduceLoops
+from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
+from rag_kernels.offline.cuda.vectorized import neighbours, others, value_of
+from rag_kernels.offline.fusion.regions import Region
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import ITEMSIZE
+
+WIDTHS = (8, 4, 2)  # windows of a thread
+VECTOR_BYTES = 16
+MOST_BYTES = 256  # that a thread keeps of a tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a thread's windows read of one tensor: `count` vectors of `width` elements from each of `rows`.
+
+    `first` is the number of the first vector, counted from the first window's own place.
+    """
+
+    name: str
+    buffer: str
+    width: int
+    first: int
+    count: int
+    rows: tuple[Loop, ...]  # reduced loops that lead to other rows
+
+    def vector(self, number: str) -> str:
+        """Return the vector of this number in its row, as C."""
+        row = ""
+        for loop in self.rows:
+            row = f"({row}) * {loop.size} + {loop.var}" if row else loop.var
+        place = f"({row})" if " " in row else row
+        return f"{self.name}[{place} * {self.count} + {number}]" if row else f"{self.name}[{number}]"
+
+    def element(self, place: str) -> str:
+        """Return the element at a place, counted from the first of its row's vectors, as C."""
+        return f"{self.vector(f'({place}) / {self.width}')}.x[({place}) % {self.width}]"
+
+
+@dataclass(slots=True)
+class WindowLanes(CudaRegion):
+    """Prints a kernel whose threads take `width` windows each."""
+
+    width: int = 1
+    spans: dict[str, Span] = field(default_factory=dict)  # by the text of the load
+    reads: list[str] = field(default_factory=list)  # statements that load them
+    checks: dict[str, None] = field(default_factory=dict)  # of sizes, as C
+
+    def find(self) -> bool:
+        """Record what is read by vectors, and return whether windows of the lane read anything so."""
+        nest, lane = self.nest, self.nest.lane
+        if nest.schedule != "column" or lane is None or len(lane.leaves) != 1 or self.has_scan() or self.inner_stores():
+            return False
+        reduced = [leaf for loop in nest.reduced for leaf in loop.leaves]
+        plain = all(leaf.window and nest.names[leaf] in self.constants for leaf in reduced)
+        if not plain or len(reduced) != len(nest.reduced) or self.reduced_count() > MOST_TAPS:
+            return False
+        self.width = self.width_of(lane)
+        whole = all(neighbours(access, lane, nest, max(self.width, 1)) for access in nest.stores.values())
+        stored = all(self.printer.storage[b] in ITEMSIZE for b in nest.stores)
+        if self.width < 2 or not whole or not stored:
+            return False
+        for v in ir.walk(*self.values):
+            if isinstance(v, ir.Index) and v.limit is not None and v.every > 1:
+                return False
+            if isinstance(v, ir.Load) and v.storage in ITEMSIZE.keys() - {"bool"} and v.dtype != "bool":
+                self.take(v, nest.accesses[v])
+        for access in nest.stores.values():
+            self.check(access, access.constant, self.width, [])
+        return any(self.slides(v) for v in nest.accesses)
+
+    def width_of(self, lane: Loop) -> int:
+        """Return how many windows a thread takes: as many as step over sixteen bytes, of what slides and is stored."""
+        steps = [a.stride(lane.leaves[0]) * ITEMSIZE.get(v.storage, 8) for v, a in self.nest.accesses.items()]
+        stored = [ITEMSIZE.get(self.printer.storage[b], 8) for b in self.nest.stores]
+        most = VECTOR_BYTES / max([*steps, *stored])
+        return next((w for w in WIDTHS if w <= max(2, most) and lane.count % w == 0), 1)
+
+    def slides(self, value: ir.Load) -> bool:
+        """Return whether this load is taken from vectors that windows share."""
+        lane, text = self.nest.lane, self.text_of(value)
+        return text in self.spans and any(leaf.window for leaf in self.leaves_along(value)) and lane is not None
+
+    def text_of(self, value: ir.Load) -> str:
+        """Return the scalar load as C."""
+        return f"{self.printer.pointers[value.buffer]}[{self.nest.offset(self.nest.accesses[value])}]"
+
+    @staticmethod
+    def leaves_along(value: ir.Load) -> list[ir.Atom]:
+        """Return the loops that run along the innermost dimension of what is loaded."""
+        last = value.index[-1] if value.index else None
+        return [leaf for atom, _ in last.terms for leaf in atom.leaves()] if isinstance(last, ir.Form) else []
+
+    def take(self, value: ir.Load, access: Access) -> None:
+        """Record a load if vectors serve it."""
+        nest, lane = self.nest, self.nest.lane
+        assert lane
+        last, text = value.index[-1] if value.index else None, self.text_of(value)
+        if text in self.spans or access.values or not isinstance(last, ir.Form) or last.sizes:
+            return
+        along = self.leaves_along(value)
+        elsewhere = [ir.leaves(a for a, _ in f.terms) for f in value.index[:-1] if isinstance(f, ir.Form)]
+        taps = [loop for loop in nest.reduced if loop.leaves[0] in along]
+        known = {lane.leaves[0], *(loop.leaves[0] for loop in taps)}
+        if lane.leaves[0] not in along or set(along) != known or any(known & set(leaves) for leaves in elsewhere):
+            return
+        steps = [access.steps[loop.leaves[0]] for loop in [lane, *taps]]
+        if any(set(step) != {()} or step[()] < 1 for step in steps):
+            return
+        step = steps[0][()]
+        reach = sum(s[()] * (loop.count - 1) for s, loop in zip(steps[1:], taps, strict=True))
+        rows = tuple(x for x in nest.reduced if x not in taps and access.stride(x.leaves[0]))
+        rest = plus(access.constant, {(): -last.offset})
+        width = self.vector_width(value, access, rest, step)
+        first = last.offset // width if width else 0
+        count = (last.offset + reach + step * (self.width - 1)) // width - first + 1 if width else 0
+        kept = count * width * ITEMSIZE[value.storage]
+        for loop in rows:
+            kept *= loop.count
+        if not width or kept > MOST_BYTES:
+            return
+        name = f"{self.printer.pointers[value.buffer][:-2]}_v{len(self.spans) or ''}"
+        span = Span(name, value.buffer, width, first, count, rows)
+        self.spans[text] = span
+        terms = ["u" if step == 1 else f"u * {step}", *nest.terms(access, taps)]
+        start = last.offset - first * width
+        element = span.element(" + ".join([*terms, *([str(start)] if start else [])]))
+        half = stored_type(value.storage, "cuda") in {"__nv_bfloat16", "__half"}
+        self.known_loads[text] = f"float({element})" if half else element
+        self.reads += self.reading(span, value, access, (step, rest))
+        self.check(access, rest, width, [*ir.leaves(value.stored[-1])])
+
+    def vector_width(self, value: ir.Load, access: Access, rest: Poly, step: int) -> int:
+        """Return how many elements each vector has, or 0 where not even two lie together."""
+        assert self.nest.lane
+        size = ITEMSIZE[value.storage]
+        loops = others(self.nest.lane, self.nest)
+        apart = [access.stride(x.leaves[-1]) for x in loops if x.leaves[-1] not in self.leaves_along(value)]
+        places = [*apart, value_of(rest, self.nest), ir.size_of(value.stored[-1]), step * self.width]
+        return next((w for w in WIDTHS if w * size <= VECTOR_BYTES and not any(n % w for n in places)), 0)
+
+    def check(self, access: Access, rest: Poly, width: int, row: list[ir.Atom]) -> None:
+        """Record what vectors of this width ask of sizes: those of rows, and of what lies between them."""
+        assert self.nest.lane
+        names = {self.nest.names[leaf] for leaf in row}
+        if row:
+            self.checks[f"({' * '.join(self.nest.names[leaf] for leaf in row)}) % {width} == 0"] = None
+        else:
+            self.checks[f"({self.nest.lane.size}) % {width} == 0"] = None
+        steps = [access.steps.get(loop.leaves[-1], {}) for loop in others(self.nest.lane, self.nest)]
+        for step in [*steps, rest]:
+            if any(step) and not all(names and names <= set(mono) for mono in step):
+                self.checks[f"({text_of(step)}) % {width} == 0"] = None
+
+    def reading(self, span: Span, value: ir.Load, access: Access, place: tuple[int, Poly]) -> list[str]:
+        """Return the statements that load a thread's vectors of a tensor."""
+        nest, lane = self.nest, self.nest.lane
+        assert lane
+        step, rest = place
+        kind = f"Pack<{stored_type(value.storage, 'cuda')}, {span.width}>"
+        total = " * ".join([str(span.count), *(loop.size for loop in span.rows)])
+        at = f"{self.width * step} * {lane.var}_q + {span.width} * (i + {span.first})"
+        terms = [
+            self.printer.pointers[span.buffer],
+            *nest.terms(access, [*nest.outer, *span.rows]),
+            *([text_of(rest)] if rest else []),
+        ]
+        inside = [f"uint64_t(at) < uint64_t({nest.names.product(value.stored[-1])})"]
+        for form, group in zip(value.index[:-1], value.stored, strict=False):
+            if isinstance(form, ir.Form) and any(x.leaves[0] in ir.leaves(a for a, _ in form.terms) for x in span.rows):
+                inside.append(f"uint64_t({nest.position(form)}) < uint64_t({nest.names.product(group)})")
+        load = f"{span.vector('i')} = *reinterpret_cast<const {kind}*>({' + '.join([*terms, 'at'])});"
+        if self.guarded:
+            load = f"if ({' && '.join(inside)}) {load}"
+        each = [
+            "#pragma unroll",
+            f"for (int i = 0; i < {span.count}; ++i) {{",
+            f"  const int64_t at = {at};",
+            f"  {load}",
+            "}",
+        ]
+        return [f"{kind} {span.name}[{total}];", *around(list(span.rows), each, unroll=True)]
+
+    @property
+    def guarded(self) -> bool:
+        """Return whether windows may reach over the edges of a tensor."""
+        return any(isinstance(v, ir.Reduce) and v.guards for v in ir.walk(*self.values))
+
+    @property
+    def quad(self) -> Loop:
+        """Return the loop over a thread's windows together."""
+        assert self.nest.lane
+        lane = self.nest.lane
+        return Loop(lane.leaves, f"{lane.var}_q", f"({lane.size} / {self.width})", lane.count // self.width)
+
+    def condition(self, name: str) -> str:
+        """Return when the kernel of this name may run, as C."""
+        pointers = dict.fromkeys(self.printer.pointers[b][:-2] for b in self.stores)
+        pointers |= dict.fromkeys(self.printer.pointers[span.buffer][:-2] for span in self.spans.values())
+        data = ", ".join(f"{p}_data" if p in self.scratch else f"{p}.data" for p in pointers)
+        return " && ".join([*self.checks, f"aligned({{{data}}})"])
+
+    def begin(self, scope: Scope) -> None:
+        scope.known.update(self.known_loads)
+
+    def vector(self, buffer: str) -> str:
+        """Return the name of what a thread stores in a buffer."""
+        return f"{self.printer.pointers[buffer][:-2]}_v"
+
+    def store(self, buffer: str, scope: Scope) -> list[str]:
+        return [f"{self.vector(buffer)}.x[u] = {self.printer.emit(self.stores[buffer], scope)};"]
+
+    def whole_windows(self, guards: set[ir.Index]) -> str:
+        inside = ReduceLoops.whole_windows(self, guards)
+        if not inside:
+            return ""
+        assert self.nest.lane
+        name, var = self.printer.name("whole"), self.nest.lane.var
+        first = f"{self.width} * {self.quad.var}"
+        self.reads += [
+            f"const auto {name}_at = [&](int64_t {var}) {{ return {inside}; }};",
+            f"const bool {name} = {name}_at({first}) && {name}_at({first} + {self.width - 1});",
+        ]
+        return name
+
+    def column(self) -> list[str]:
+        """Return the windows of a thread one after the other, unrolled, and their results stored together."""
+        assert self.nest.lane
+        nest, lane, loops = self.nest, self.nest.lane, [*self.nest.outer, self.quad]
+        types = {b: f"Pack<{stored_type(self.printer.storage[b], 'cuda')}, {self.width}>" for b in self.stores}
+        puts = [
+            f"*reinterpret_cast<{types[b]}*>(&{self.printer.pointers[b]}[{nest.offset(nest.stores[b])}]) = "
+            f"{self.vector(b)};"
+            for b in self.stores
+        ]
+        each = self.passes("column", "true", "true")
+        return [
+            "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
+            f"if (t >= {self.total(loops)}) return;",
+            *self.indices(loops, "t"),
+            *self.reads,
+            *(f"{types[b]} {self.vector(b)};" for b in self.stores),
+            "#pragma unroll",
+            f"for (int u = 0; u < {self.width}; ++u) {{",
+            f"  const int64_t {lane.var} = {self.width} * {self.quad.var} + u;",
+            *indent(each),
+            "}",
+            f"const int64_t {lane.var} = {self.width} * {self.quad.var};",
+            *puts,
+        ]
+
+    def launch(self, name: str, arguments: list[str]) -> list[str]:
+        grid = f"blocks((small({self.total([*self.nest.outer, self.quad])}) + THREADS - 1) / THREADS)"
+        return [f"{name}<<<{grid}, THREADS, 0, stream>>>({', '.join(arguments)});"]
+
+
+def window_lanes(region: Region, function: Function, sizes: Sizes, parameters: CudaParameters) -> WindowLanes | None:
+    """Return the kernel that takes neighbouring windows together, if the region is windows of its lane."""
+    found = WindowLanes.of(region, function, sizes, parameters)
+    return found if parameters.vector > 1 and found.find() else None
