@@ -21,6 +21,7 @@ from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.eval.source_form import form_of
 from rag_kernels.export.evidence import evidence
 from rag_kernels.export.format_names import formats
+from rag_kernels.export.package import TextFile
 from rag_kernels.export.packages import PACKAGES, content, licence_of, packages_of
 
 ZIP = ".zip"
@@ -73,7 +74,7 @@ def of_kernel(
     for form in packages_of(made.candidate) if made is not None else ():
         assert made is not None
         package = PACKAGES[form]
-        name = f"{short}_{form.replace('-', '_')}{package.suffix if package.as_it_is else ZIP}"
+        name = f"{short}_{form.replace('-', '_')}{package.suffix if isinstance(package, TextFile) else ZIP}"
         write = partial(_content, made, form, licence)
         told = formats()[form].told
         files.append(File(form, f"{told[:1].upper()}{told[1:]}.", name, write, form))

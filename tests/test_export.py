@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from rag_kernels.cli import app
 from rag_kernels.eval.records import Candidate
-from rag_kernels.export.forms.module_file import write_module
 from rag_kernels.export.out_file import out_suffixes, write_kernel
+from rag_kernels.export.packages import write_package
 
 CPP = Candidate("RK_EXPORT(forward, f)\n", "kernel", "cpu")
 CUDA = Candidate("__global__ void k() {}\nRK_EXPORT(forward, f)\n", "kernel", "cuda")
@@ -42,7 +42,7 @@ def test_the_suffix_asks_for_a_format_and_the_form_decides(
     with caplog.at_level(logging.WARNING):
         written = write_kernel(made, tmp_path / asked)
     assert written == tmp_path / name and [written] == list(tmp_path.iterdir())
-    module = write_module(made, tmp_path / "module") if format_name == "module" else None
+    module = write_package(made, "module", tmp_path / "module") if format_name == "module" else None
     assert written.read_text() == (module.read_text() if module else candidate.source)
     assert ("is written as" in caplog.text) == (asked != name)
 
@@ -58,7 +58,7 @@ def test_a_file_that_will_run_the_module_says_so(tmp_path: Path, caplog: pytest.
 
 
 def test_a_module_holds_the_kernel(tmp_path: Path) -> None:
-    module = write_module(attempt(p=problem(), candidate=CPP), tmp_path / "best.py").read_text()
+    module = write_package(attempt(p=problem(), candidate=CPP), "module", tmp_path / "best.py").read_text()
     assert CPP.source in module and "class ModelNew(DropIn, Model)" in module
     compile(module, "module", "exec")
 

@@ -22,15 +22,15 @@ from rag_kernels import wiring
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Attempt, Exemplar
 from rag_kernels.cli import app
-from rag_kernels.eval.errors import ProblemError
+from rag_kernels.eval.errors import Internal, ProblemError
 from rag_kernels.eval.records import Candidate
-from rag_kernels.export.card import Licence, card, card_text
+from rag_kernels.export.card import card, card_text
 from rag_kernels.export.check import check_package
 from rag_kernels.export.evidence import MARK
 from rag_kernels.export.format_names import DEFAULT, FORMS, SOURCE, formats
 from rag_kernels.export.forms.hf_kernels import write_hf_kernels
 from rag_kernels.export.forms.torch_op_package import write_torch_op
-from rag_kernels.export.package import Package
+from rag_kernels.export.package import Folder, TextFile
 from rag_kernels.export.packages import PACKAGES, content, export_kernel, packages_of, write_package
 
 
@@ -162,12 +162,16 @@ def test_kernelize_puts_it_into_a_model_where_the_module_is_the_verified_one(hf:
     assert "factor is 3.0, and was verified as 2.0" in told and "input 0 is float32[3, 1024]" in told
 
 
-def test_what_cannot_be_a_package_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ProblemError, match="not found right"):
-        write_torch_op(attempt(verdict=wrong()), tmp_path / "one")
+def test_what_cannot_be_a_package_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for form in PACKAGES:  # whatever a format forgets
+        with pytest.raises(ProblemError, match="not found right"):
+            write_package(attempt(verdict=wrong()), form, tmp_path / "one")
     composed = Candidate("KERNELS = r'''x'''\n\n\ndef forward(x):\n    return x\n", "composed", "cpu")
-    with pytest.raises(ProblemError, match="export it as module"):
-        write_hf_kernels(attempt(candidate=composed, verdict=passed()), tmp_path / "two")
+    with pytest.raises(ProblemError, match="cannot be written as hf-kernels; choose of source, module"):
+        write_package(attempt(candidate=composed, verdict=passed()), "hf-kernels", tmp_path / "two")
+    with pytest.raises(Internal, match=r"without card\.json"):
+        monkeypatch.setitem(PACKAGES, "forgetful", Folder(write=lambda made, out, told: out, loaded_by=""))
+        write_package(attempt(verdict=passed()), "forgetful", tmp_path / "three")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ProblemError, match="has no kernel k_nothing"):
         export_kernel(MemoryArchive(), "k_nothing", "module")
@@ -235,23 +239,29 @@ def test_a_file_that_names_a_format_is_one_and_users_are_told() -> None:
     forms = {path.stem: path.read_text() for path in FORMS.glob("*.py")}
     assert {named.file for named in formats().values()} == {n for n, text in forms.items() if "\nPACKAGE = " in text}
     assert all(name in PACKAGES and named.told for name, named in formats().items()) and next(iter(PACKAGES)) == DEFAULT
-    page = Path(__file__).parents[1] / "docs" / "exports.md"
-    assert set(re.findall(r"^\| `([\w-]+)` \|", page.read_text(), re.M)) == {*PACKAGES, SOURCE}
+    rows = [(name, named.told, PACKAGES[name].loaded_by or "nobody") for name, named in formats().items()]
+    rows += [(SOURCE, "the kernel as it was judged", "`rag-kernels eval`")]
+    table = "\n".join(f"| `{name}` | {told} | {loaded_by} |" for name, told, loaded_by in rows)
+    page = (Path(__file__).parents[1] / "docs" / "exports.md").read_text()
+    assert f"|\n{table}\n\n" in page, f"docs/exports.md has another table than:\n{table}"
     peers = (Path(__file__).parent / "bench" / "exported_peers.py").read_text()
-    assert set(re.findall(r"^def by_(\w+)\(", peers, re.M)) == {name.replace("-", "_") for name in PACKAGES}
+    assert set(re.findall(r"^def by_(\w+)\(", peers, re.M)) == {
+        name.replace("-", "_") for name, package in PACKAGES.items() if package.loaded_by
+    }
 
 
-def test_a_file_of_any_suffix_is_one_file_and_a_folder_a_zip(tanh: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    def note(made: Attempt, out: Path, licence: Licence | None) -> Path:
-        out.write_text("told")
-        return out
-
-    monkeypatch.setitem(PACKAGES, "a-note", Package(note, ".txt"))
+def test_a_text_of_any_suffix_is_one_file_with_its_evidence(
+    tanh: Attempt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    note = TextFile(text=lambda made: "told\n", suffix=".h", comment="//", loaded_by="")
+    monkeypatch.setitem(PACKAGES, "a-note", note)
     name, data = content(tanh, "a-note")
-    assert name.endswith("_a_note.txt") and data == b"told"
-    assert [p.as_it_is for p in (Package(note, ".bin"), Package(note), Package(note, ".whl", names_itself=True))] == [
-        True, False, False,
-    ]  # fmt: skip
+    assert name.endswith("_a_note.h") and data.startswith(b"told\n\n\n// #")
+    assert all(line.startswith(b"//") for line in data.splitlines()[3:])
+    (tmp_path / name).write_bytes(data)
+    assert check_package(tmp_path / name).other_texts == ()
+    (tmp_path / name).write_bytes(data.replace(b"told", b"other", 1))
+    assert check_package(tmp_path / name).other_texts == (name,)
 
 
 def test_a_card_names_whom_a_kernel_came_from_with_their_licences(tanh: Attempt) -> None:
@@ -291,4 +301,5 @@ def test_verify_judges_packages_of_every_form_again(
 
 
 def placed(folder: Path, form: str) -> Path:
-    return folder / form if form == "wheel" else folder / f"{form.replace('-', '_')}{PACKAGES[form].suffix}"
+    inside = folder / "wheel" if form == "wheel" else folder
+    return PACKAGES[form].place(inside, form.replace("-", "_"))

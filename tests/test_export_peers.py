@@ -102,7 +102,7 @@ def on_gpu() -> Attempt:
 
 
 def written(made: Attempt, form: str, folder: Path) -> Path:
-    return write_package(made, form, folder / f"made{PACKAGES[form].suffix}")
+    return write_package(made, form, PACKAGES[form].place(folder, "made"))
 
 
 def test_gpu_modes_file_runs_as_its_evaluator_runs_it(tanh: Attempt, tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ with enable_apply({str(place)!r}, ApplyConfig(on_miss_policy="use_def_best")):
 
 def test_sol_execbenchs_sources_build_to_a_python_module(on_gpu: Attempt, tanh: Attempt, tmp_path: Path) -> None:
     assert "sol-execbench" not in packages_of(tanh.candidate)
-    with pytest.raises(ProblemError, match="GPU"):
+    with pytest.raises(ProblemError, match="kernel for the CPU cannot be written as sol-execbench"):
         written(tanh, "sol-execbench", tmp_path)
     place = written(on_gpu, "sol-execbench", tmp_path)
     solution = json.loads((place / "solution.json").read_text())

@@ -91,20 +91,23 @@ def card_text(row: dict[str, Any]) -> str:
     return "\n".join([*lines, "", last, ""])
 
 
-def stamp(form: str, attempt: Attempt, licence: Licence | None = None) -> str:
-    """Return the card as `#` comments that end a text, with the evidence as its last line."""
+def stamp(
+    form: str, attempt: Attempt, licence: Licence | None = None, backward: Pulled | None = None, comment: str = "#"
+) -> str:
+    """Return the card as comments that end a text, with the evidence as its last line.
+
+    The card of the kernel for its gradients stands before it, with their names.
+    """
+    lines = _stamp(form, attempt, licence)
+    if backward is not None:
+        named = f"{MARK}{GRADIENTS} {packed_names(backward.names)}"
+        lines = [*_stamp(BACKWARD, backward.attempt, licence), named, "", *lines]
+    return "\n".join(f"{comment} {line}".rstrip() for line in lines)
+
+
+def _stamp(form: str, attempt: Attempt, licence: Licence | None) -> list[str]:
     row = card(attempt, form, licence)
-    text = "".join(f"# {line}".rstrip() + "\n" for line in card_text(row).splitlines())
-    return f"{text}# {MARK}{form} {row['evidence']}"
-
-
-def stamps(form: str, attempt: Attempt, licence: Licence | None = None, backward: Pulled | None = None) -> str:
-    """Return the same of a kernel and, before it, of the kernel for its gradients with their names."""
-    own = stamp(form, attempt, licence)
-    if backward is None:
-        return own
-    named = f"# {MARK}{GRADIENTS} {packed_names(backward.names)}"
-    return f"{stamp(BACKWARD, backward.attempt, licence)}\n{named}\n#\n{own}"
+    return [*card_text(row).splitlines(), f"{MARK}{form} {row['evidence']}"]
 
 
 def _workload(attempt: Attempt) -> str:

@@ -7,16 +7,14 @@ Nothing of the package is imported or run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from zipfile import BadZipFile, ZipFile
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
-from rag_kernels.export.evidence import CARD, CARD_OF_BACKWARD, Pulled, of_backwards, of_package, of_variants
+from rag_kernels.export.evidence import CARD, CARD_OF_BACKWARD, Pulled, of_backwards, of_package, of_variants, opened
+from rag_kernels.export.package import Folder, Format, TextFile
 from rag_kernels.export.packages import PACKAGES, write_package
 
 TEXTS = frozenset({".py", ".cpp", ".cu", ".h", ".json", ".toml"})
@@ -44,40 +42,30 @@ def check_package(place: Path) -> Checked:
     """Compare a package with what its evidence would be written as; raises ProblemError where it holds none."""
     if not place.exists():
         raise ProblemError(f"{place} is not there: name a file or folder that `rag-kernels export` wrote.")
-    with TemporaryDirectory(prefix="rag-kernels-") as scratch, _opened(place, Path(scratch) / "given") as given:
+    with TemporaryDirectory(prefix="rag-kernels-") as scratch, opened(place, Path(scratch) / "given") as given:
         form, attempt = of_package(given)
         if form not in PACKAGES:
             raise ProblemError(f"{place} is of the form {form!r}, which this version does not know.")
-        others = [found for _, found in of_variants(given)[1:]] if PACKAGES[form].joins else []
+        package = PACKAGES[form]
+        others = [found for _, found in of_variants(given)[1:]] if isinstance(package, Folder) and package.joins else []
         made = Path(scratch) / "made"
         made.mkdir()
         backwards = of_backwards(given, attempt)
-        place_made = made if PACKAGES[form].names_itself else made / f"anew{PACKAGES[form].suffix}"
-        written = write_package(attempt, form, place_made, backward=backwards.get(attempt.candidate.id))
+        written = write_package(
+            attempt, form, package.place(made, "anew"), backward=backwards.get(attempt.candidate.id)
+        )
         for other in others:
             write_package(other, form, written, backward=backwards.get(other.candidate.id))
-        with _opened(written, Path(scratch) / "unpacked") as wanted:
-            texts, libraries = _differing(given, wanted)
+        with opened(written, Path(scratch) / "unpacked") as wanted:
+            texts, libraries = _differing(given, wanted, package)
     return Checked(form, (attempt, *others), texts, libraries, backwards)
 
 
-@contextmanager
-def _opened(place: Path, scratch: Path) -> Iterator[Path]:
-    """Give the folder of a wheel's files, or the place itself."""
-    if place.suffix != ".whl":
-        yield place
-        return
-    try:
-        with ZipFile(place) as wheel:
-            wheel.extractall(scratch)
-    except BadZipFile as error:
-        raise ProblemError(f"{place} is no wheel ({error}).") from error
-    yield scratch
-
-
-def _differing(given: Path, wanted: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    if given.is_file():
-        same = _without_card(given.read_text()) == _without_card(wanted.read_text())
+def _differing(given: Path, wanted: Path, package: Format) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if isinstance(package, TextFile):
+        if not given.is_file():
+            return (given.name,), ()
+        same = _without_card(given.read_text(), package) == _without_card(wanted.read_text(), package)
         return (() if same else (given.name,)), ()
     theirs, ours = _files(given), _files(wanted)
     texts = [n for n in theirs.keys() | ours.keys() if Path(n).suffix in TEXTS and Path(n).name not in TOLD]
@@ -94,6 +82,6 @@ def _files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def _without_card(text: str) -> str:
+def _without_card(text: str, package: TextFile) -> str:
     """Return a file without the comments at its end, which hold the card."""
-    return re.sub(r"(\n#[^\n]*)+\s*\Z", "", text.rstrip())
+    return re.sub(rf"(\n{re.escape(package.comment)}[^\n]*)+\s*\Z", "", text.rstrip()).rstrip()

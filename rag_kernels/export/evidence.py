@@ -9,8 +9,12 @@ import base64
 import json
 import re
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import BadZipFile, ZipFile
 
 from rag_kernels.archive import browse, queries
 from rag_kernels.archive.protocol import Archive
@@ -141,3 +145,24 @@ def of_variants(folder: Path) -> list[tuple[str, Attempt]]:
     by_kernel = {row["kernel"]: (row["form"], row["evidence"]) for row in reversed(read)}
     kernels = dict.fromkeys(row["kernel"] for row in read)
     return [(by_kernel[kernel][0], unpacked(by_kernel[kernel][1])) for kernel in kernels]
+
+
+def holds(place: Path, form: str, attempt: Attempt) -> bool:
+    """Return whether a folder or a wheel holds the evidence of an attempt as this format."""
+    with TemporaryDirectory(prefix="rag-kernels-") as scratch, opened(place, Path(scratch) / "opened") as folder:
+        held = of_variants(folder)
+    return any((name, found.candidate.id) == (form, attempt.candidate.id) for name, found in held)
+
+
+@contextmanager
+def opened(place: Path, scratch: Path) -> Iterator[Path]:
+    """Give the folder of a wheel's files, or the place itself."""
+    if place.suffix != ".whl":
+        yield place
+        return
+    try:
+        with ZipFile(place) as wheel:
+            wheel.extractall(scratch)
+    except BadZipFile as error:
+        raise ProblemError(f"{place} is no wheel ({error}).") from error
+    yield scratch

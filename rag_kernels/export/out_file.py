@@ -12,8 +12,9 @@ from pathlib import Path
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.records import Backend, Candidate
 from rag_kernels.eval.source_form import NATIVE, SUFFIXES, SourceForm, form_of
-from rag_kernels.export.forms.module_file import write_module
+from rag_kernels.export.format_names import DEFAULT
 from rag_kernels.export.forms.source_file import write_source
+from rag_kernels.export.packages import write_package
 
 log = logging.getLogger(__name__)
 MODULE = SUFFIXES["python"]
@@ -45,4 +46,4 @@ def write_kernel(attempt: Attempt, out: Path) -> Path:
             "itself. Make the problem of the module in eval mode for a kernel that is used there.",
             ", ".join(buffers),
         )
-    return write_module(attempt, out) if as_module else write_source(attempt, out)
+    return write_package(attempt, DEFAULT, out) if as_module else write_source(attempt, out)

@@ -51,13 +51,12 @@ def write_one(folder: Path, package: Path) -> None:
     place.mkdir(parents=True)
     shutil.copy(package, place / "kernel.py")
     for form in FORMS:
-        out = place / form / (f"made{PACKAGES[form].suffix}" if PACKAGES[form].suffix == ".py" else "made")
-        out.parent.mkdir()
+        (place / form).mkdir()
         try:
-            pulled = backward if PACKAGES[form].pulled else None
-            write_package(attempt, form, out.parent if form == "wheel" else out, backward=pulled)
+            pulled = backward if PACKAGES[form].with_gradients else None
+            write_package(attempt, form, PACKAGES[form].place(place / form, "made"), backward=pulled)
         except RagKernelsError as error:
-            (out.parent / "refused").write_text(str(error))
+            (place / form / "refused").write_text(str(error))
     made = compiled_of(attempt)
     arguments = [(a.role, a.path) for a in made.served.arguments]
     told = {"arguments": arguments, "name": attempt.problem.problem.name, "backend": made.backend}

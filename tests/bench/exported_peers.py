@@ -284,7 +284,7 @@ def close(found: Any, wanted: Any) -> str:
     return ""
 
 
-# A function `by_NAME` for each format: a test sees to it that none lacks.
+# A function `by_NAME` for each format that somebody loads: a test sees to it that none lacks.
 LOADERS = {
     name.removeprefix("by_").replace("_", "-"): made for name, made in dict(globals()).items() if name.startswith("by_")
 }

@@ -64,7 +64,7 @@ def draw(asked: argparse.Namespace) -> None:
     """Write a folder for each kernel that was drawn: its file, and what our judge says of it."""
     from rag_kernels.eval.errors import ProblemError
     from rag_kernels.export.evidence import unpacked
-    from rag_kernels.export.forms.kernelbench import write_kernelbench
+    from rag_kernels.export.packages import write_package
     from rag_kernels.export.plain.calls import require_plain
     from rag_kernels.ingest.functional.functionalize import SCALED, footprint
 
@@ -83,7 +83,7 @@ def draw(asked: argparse.Namespace) -> None:
             print(f"{place.name} is no file of this kind: {str(refused)[:100]}")
             continue
         place.mkdir(parents=True)
-        write_kernelbench(attempt, place / "kernel.py")
+        write_package(attempt, "kernelbench", place / "kernel.py")
         kept = {key: row[key] for key in ("level", "name", "eager", "compile", "speedup", "candidate_us", "eager_us")}
         (place / "row.json").write_text(json.dumps(kept))
         taken += 1

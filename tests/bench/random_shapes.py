@@ -29,7 +29,7 @@ from offline_kernelbench import attempt
 
 from rag_kernels.eval.contract import contract
 from rag_kernels.eval.records import FunctionalProblem, Problem
-from rag_kernels.export.forms.module_file import write_module
+from rag_kernels.export.packages import write_package
 from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.offline.writer import OfflineWriter
@@ -126,7 +126,7 @@ def exported(name: str, folder: Path, backend: Any) -> tuple[Any, torch.nn.Modul
     place = device(backend)
     (draft,) = OfflineWriter().propose(Brief("bench", fp, place, (), (), "", 1, 1))
     best = attempt(fp, draft, ScriptedJudge(on=place).judged_as(verdict), 1, 1)
-    out = write_module(best, folder / f"{name}_kernel.py")
+    out = write_package(best, "module", folder / f"{name}_kernel.py")
     return loaded(out).ModelNew(), loaded(path).Model()
 
 

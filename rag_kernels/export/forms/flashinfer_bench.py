@@ -17,7 +17,7 @@ from rag_kernels.export.card import Licence
 from rag_kernels.export.forms.bench_sets import Axes, output_names, records, solution_head, write_cards, write_json
 from rag_kernels.export.forms.module_file import compiled_of
 from rag_kernels.export.forms.portable import headers
-from rag_kernels.export.package import WITH_COMPOSED, Package
+from rag_kernels.export.package import WITH_COMPOSED, Folder
 from rag_kernels.export.plain.calls import forward_of
 from rag_kernels.export.plain.texts import CPU_FLAGS, CUDA_FLAGS
 from rag_kernels.export.runtime import CompiledForward
@@ -196,4 +196,8 @@ def _entry(attempt: Attempt, made: CompiledForward) -> str:
     )
 
 
-PACKAGE = Package(write_flashinfer_bench, tiers=WITH_COMPOSED)
+PACKAGE = Folder(
+    write=write_flashinfer_bench,
+    loaded_by="FlashInfer-Bench's `TraceSet.from_path`, and its `apply`",
+    tiers=WITH_COMPOSED,
+)

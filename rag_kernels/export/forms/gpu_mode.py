@@ -8,15 +8,12 @@ that follow, of the outputs' sizes, are written to.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
-from rag_kernels.export.card import Licence, stamp
 from rag_kernels.export.forms.module_file import summary
 from rag_kernels.export.forms.torch_op_package import name_of
-from rag_kernels.export.package import WITH_COMPOSED, Package
-from rag_kernels.export.plain.calls import call_text, require_plain
+from rag_kernels.export.package import WITH_COMPOSED, TextFile
+from rag_kernels.export.plain.calls import call_text
 from rag_kernels.export.plain.texts import LETTERS
 
 MOST_BYTES = 1_000_000
@@ -37,23 +34,22 @@ def custom_kernel(data: input_t) -> output_t:
     values = [value for value in torch.utils._pytree.tree_leaves(data) if value is not None]
     count = len(rk_kernel.arguments)
     return rk_kernel(values[:count], into=values[count:])
-
-
-{stamp}
 """
 GPUS = ("B200", "H100", "A100", "L4", "T4", "MI300")
 
 
-def write_gpu_mode(attempt: Attempt, out: Path, licence: Licence | None = None) -> Path:
-    """Write the file and return the path; raises ProblemError for a kernel that cannot be one."""
-    require_plain(attempt, "gpu-mode")
-    text = TEXT.format(
+def gpu_mode_text(attempt: Attempt) -> str:
+    """Return the text of the file."""
+    return TEXT.format(
         name=name_of(attempt),
         gpu=next((gpu for gpu in GPUS if gpu in attempt.judged.device.name), "H100"),
         summary=summary(attempt),
         call=call_text(attempt, default_queue=True),
-        stamp=stamp("gpu-mode", attempt, licence),
     )
+
+
+def refuse(text: str) -> None:
+    """Raise ProblemError for a file that GPU MODE does not take."""
     if LETTERS in text.lower():
         line = next(line for line in text.splitlines() if LETTERS in line.lower())
         raise ProblemError(
@@ -61,8 +57,13 @@ def write_gpu_mode(attempt: Attempt, out: Path, licence: Licence | None = None) 
         )
     if len(text.encode()) > MOST_BYTES:
         raise ProblemError(f"GPU MODE takes files of at most {MOST_BYTES:,} bytes, and this one has {len(text):,}.")
-    out.write_text(text)
-    return out
 
 
-PACKAGE = Package(write_gpu_mode, ".py", tiers=WITH_COMPOSED)
+PACKAGE = TextFile(
+    text=gpu_mode_text,
+    suffix=".py",
+    comment="#",
+    loaded_by="GPU MODE's `eval.py`",
+    tiers=WITH_COMPOSED,
+    refuse=refuse,
+)

@@ -21,7 +21,7 @@ from rag_kernels.export.card import Licence
 from rag_kernels.export.evidence import CARD, CARD_OF_BACKWARD, Pulled, of_variants
 from rag_kernels.export.forms.portable import machine
 from rag_kernels.export.forms.torch_op_package import BACKWARD, carried, content_of, libraries, loaded, name_of
-from rag_kernels.export.package import Package
+from rag_kernels.export.package import Folder
 from rag_kernels.export.serving import held, layer, results
 
 VERSION = 1
@@ -212,4 +212,9 @@ def _digest(file: Path) -> str:
     return b64encode(hashlib.sha256(file.read_bytes()).digest()).decode()
 
 
-PACKAGE = Package(write_hf_kernels, pulled=write_hf_kernels, joins=joins)
+PACKAGE = Folder(
+    write=write_hf_kernels,
+    loaded_by='Hugging Face\'s `kernels.get_local_kernel` (`backend="cpu"` for a CPU kernel under a torch with CUDA)',
+    with_gradients=write_hf_kernels,
+    joins=joins,
+)

@@ -11,10 +11,9 @@ import textwrap
 from pathlib import Path
 
 from rag_kernels.archive.records import Attempt
-from rag_kernels.export.card import Licence, stamp
 from rag_kernels.export.forms.module_file import compiled_of, summary
-from rag_kernels.export.package import WITH_COMPOSED, Package
-from rag_kernels.export.plain.calls import call_text, require_plain, text_of
+from rag_kernels.export.package import WITH_COMPOSED, TextFile
+from rag_kernels.export.plain.calls import call_text, text_of
 
 CONTENTS = Path(__file__).parents[1] / "serving" / "contents.py"
 TEXT = '''\
@@ -123,31 +122,25 @@ class ModelNew(Model):
         if self.rk_results is None:
             self.rk_asked(args)
         return values
-
-
-{stamp}
 '''
 
 
-def write_kernelbench(attempt: Attempt, out: Path, licence: Licence | None = None) -> Path:
-    """Write the file and return the path; raises ProblemError for a kernel that cannot be one."""
-    require_plain(attempt, "kernelbench")
+def kernelbench_text(attempt: Attempt) -> str:
+    """Return the text of the file; raises ProblemError for a kernel that cannot be one."""
     arguments = compiled_of(attempt).served.arguments
     places = [int(a.path) if a.role in ("input", "scalar") else a.path for a in arguments]
     taken = sorted(place for place in places if isinstance(place, int))
-    out.write_text(
-        TEXT.format(
-            summary=summary(attempt),
-            problem=attempt.problem.problem.source.rstrip(),
-            call=call_text(attempt),
-            contents=textwrap.indent(text_of(CONTENTS), "    "),
-            places=[taken.index(place) if isinstance(place, int) else place for place in places],
-            inputs=len(taken),
-            device=attempt.candidate.backend,
-            stamp=stamp("kernelbench", attempt, licence),
-        )
+    return TEXT.format(
+        summary=summary(attempt),
+        problem=attempt.problem.problem.source.rstrip(),
+        call=call_text(attempt),
+        contents=textwrap.indent(text_of(CONTENTS), "    "),
+        places=[taken.index(place) if isinstance(place, int) else place for place in places],
+        inputs=len(taken),
+        device=attempt.candidate.backend,
     )
-    return out
 
 
-PACKAGE = Package(write_kernelbench, ".py", tiers=WITH_COMPOSED)
+PACKAGE = TextFile(
+    text=kernelbench_text, suffix=".py", comment="#", loaded_by="KernelBench's evaluator", tiers=WITH_COMPOSED
+)

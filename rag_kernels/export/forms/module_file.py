@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import pprint
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rag_kernels.archive.records import Attempt
-from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Contract, FunctionalProblem, Passed, TensorArgument
 from rag_kernels.eval.told import told
 from rag_kernels.export.backward import paired
-from rag_kernels.export.card import Licence, stamps
 from rag_kernels.export.evidence import Pulled
-from rag_kernels.export.package import WITH_COMPOSED, Package
+from rag_kernels.export.package import WITH_COMPOSED, TextFile
 from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.export.serving.torch_operator import Backward
 from rag_kernels.export.training_step import compiled_step
@@ -68,18 +65,6 @@ BACKWARD = """\
 BACKWARD = {compiled}
 
 """
-
-
-def write_module(attempt: Attempt, out: Path, licence: Licence | None = None, backward: Pulled | None = None) -> Path:
-    """Write an importable module with `ModelNew`, and its card, and return the path."""
-    out.write_text(f"{module_text(attempt, backward)}\n\n{stamps('module', attempt, licence, backward)}\n")
-    return out
-
-
-def require_module(attempt: Attempt) -> None:
-    """Raise ProblemError for a kernel that has no functional call."""
-    if attempt.candidate.tier == "module":
-        raise ProblemError("A kernel of the tier module is a ModelNew of its own: export it as source.")
 
 
 def head_of(package: str, *, gradients: bool) -> str:
@@ -234,4 +219,12 @@ def summary(attempt: Attempt) -> str:
     return f"{head}, {sign}{said.over_eager:.2f}x eager{over_compile} on {attempt.judged.device.name}."
 
 
-PACKAGE = Package(write_module, ".py", tiers=WITH_COMPOSED, pulled=write_module)
+PACKAGE = TextFile(
+    text=module_text,
+    suffix=".py",
+    comment="#",
+    loaded_by="an import, beside rag-kernels",
+    tiers=WITH_COMPOSED,
+    in_place=True,
+    with_gradients=module_text,
+)

@@ -8,11 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from rag_kernels.archive.records import Attempt
-from rag_kernels.eval.errors import ProblemError
 from rag_kernels.export.card import Licence
 from rag_kernels.export.forms.bench_sets import records, solution_head, write_cards, write_json
 from rag_kernels.export.forms.module_file import compiled_of
-from rag_kernels.export.package import Package
+from rag_kernels.export.package import Folder
 from rag_kernels.export.plain.texts import CUDA_FLAGS, binding_text, exported, kernel_text
 
 SOL_SPEC = {
@@ -28,12 +27,6 @@ SOL_SPEC = {
 
 def write_sol_execbench(attempt: Attempt, out: Path, licence: Licence | None = None) -> Path:
     """Write the problem's folder, with the solution beside it; raises ProblemError for a kernel that cannot be one."""
-    if attempt.candidate.backend != "cuda":
-        raise ProblemError("SOL-ExecBench judges kernels for NVIDIA's GPUs, and this one is for the CPU.")
-    if attempt.candidate.tier != "kernel":
-        raise ProblemError(
-            "SOL-ExecBench takes C++ or Python alone, and a composed kernel is both: export it as module."
-        )
     definition, workload, trace = records(attempt, "sol-execbench", licence)
     definition.pop("tags"), definition.pop("constraints")
     solution = {**solution_head(attempt, definition), "spec": SOL_SPEC, "sources": _sol_sources(attempt)}
@@ -56,4 +49,4 @@ def _sol_sources(attempt: Attempt) -> list[dict[str, str]]:
     ]
 
 
-PACKAGE = Package(write_sol_execbench, backends=("cuda",))
+PACKAGE = Folder(write=write_sol_execbench, loaded_by="SOL-ExecBench's packager and driver", backends=("cuda",))

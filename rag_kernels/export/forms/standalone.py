@@ -12,11 +12,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from rag_kernels.archive.records import Attempt
-from rag_kernels.export.card import Licence, stamps
 from rag_kernels.export.evidence import Pulled
-from rag_kernels.export.forms.module_file import head_of, literal, module_text, require_module
+from rag_kernels.export.forms.module_file import head_of, literal, module_text
 from rag_kernels.export.forms.portable import headers
-from rag_kernels.export.package import WITH_COMPOSED, Package
+from rag_kernels.export.package import WITH_COMPOSED, TextFile
 
 EXPORT = Path(__file__).parents[1]
 CARRIED = (
@@ -70,11 +69,8 @@ rk_runtime()
 {imports}"""
 
 
-def write_standalone(
-    attempt: Attempt, out: Path, licence: Licence | None = None, backward: Pulled | None = None
-) -> Path:
-    """Write an importable module that imports nothing of ours, and return the path."""
-    require_module(attempt)
+def standalone_text(attempt: Attempt, backward: Pulled | None = None) -> str:
+    """Return the text of an importable module that imports nothing of ours."""
     texts = {Path(name).name.removesuffix("_alone"): _text(name) for name in CARRIED}
     included = headers(attempt.candidate.source)
     included |= headers(backward.attempt.candidate.source) if backward is not None else {}
@@ -85,9 +81,7 @@ def write_standalone(
     imports = head_of(package, gradients=backward is not None or attempt.problem.step is not None)
     runtime = RUNTIME.format(package=package, texts=written, headers=told, imports=imports)
     text = module_text(attempt, backward, runtime)
-    text = text.replace("# torch.ops.rag_kernels.", f"# torch.ops.{package}.")
-    out.write_text(f"{text}\n\n{stamps('standalone', attempt, licence, backward)}\n")
-    return out
+    return text.replace("# torch.ops.rag_kernels.", f"# torch.ops.{package}.")
 
 
 PLACE = "RK_PACKAGE"  # which the texts have for the name of their package
@@ -99,4 +93,12 @@ def _text(name: str) -> str:
     return re.sub(r"from rag_kernels\.export\.(?:serving\.)?(\w+) import", rf"from {PLACE}.\1 import", text)
 
 
-PACKAGE = Package(write_standalone, ".py", tiers=WITH_COMPOSED, pulled=write_standalone)
+PACKAGE = TextFile(
+    text=standalone_text,
+    suffix=".py",
+    comment="#",
+    loaded_by="an import, with torch alone",
+    tiers=WITH_COMPOSED,
+    in_place=True,
+    with_gradients=standalone_text,
+)

@@ -12,14 +12,12 @@ import re
 from pathlib import Path
 
 from rag_kernels.archive.records import Attempt
-from rag_kernels.eval.errors import ProblemError
-from rag_kernels.eval.records import Passed
 from rag_kernels.export.backward import paired
 from rag_kernels.export.card import Licence, card, card_json, card_of_backward, card_text
 from rag_kernels.export.evidence import CARD_OF_BACKWARD, Pulled
 from rag_kernels.export.forms.module_file import compiled_of, literal
 from rag_kernels.export.forms.portable import NEEDS, headers, machine, portable_library
-from rag_kernels.export.package import Package
+from rag_kernels.export.package import Folder
 from rag_kernels.export.serving import guard, launch, served, torch_operator
 
 KERNEL, BACKWARD = "kernel", "backward"  # libraries and sources
@@ -220,7 +218,6 @@ def content_of(
     imports: str = "",
 ) -> dict[str, str]:
     """Return the files of a package by name, without the libraries. `imports` must bind `ops` to them."""
-    _check(attempt)
     compiled, candidate, name = compiled_of(attempt), attempt.candidate, name_of(attempt)
     names = [a.name for a in attempt.problem.arguments]
     suffix = ".cpp" if candidate.backend == "cpu" else ".cu"
@@ -264,7 +261,6 @@ def content_of(
 
 def _pulled(attempt: Attempt, backward: Pulled) -> str:
     """Return the text of the kernel for the gradients."""
-    _check(backward.attempt)
     made, (takes, gives) = compiled_of(backward.attempt), paired(attempt, backward)
     return PULLED.format(
         id=backward.attempt.candidate.id,
@@ -285,24 +281,11 @@ def name_of(attempt: Attempt) -> str:
     return name if name[:1].isalpha() else f"kernel_{name}"
 
 
-def _check(attempt: Attempt) -> None:
-    candidate, problem = attempt.candidate, attempt.problem
-    if not isinstance(attempt.judged.verdict, Passed):
-        raise ProblemError(f"Kernel {candidate.id} was not found right: export one that passed.")
-    if candidate.tier != "kernel":
-        raise ProblemError(
-            f"Kernel {candidate.id} is of the tier {candidate.tier}, whose forward is Python: export it as module."
-        )
-    if problem.mutated or problem.written:
-        raise ProblemError(
-            f"{problem.problem.name} writes to {', '.join((*problem.mutated, *problem.written))}, and a functional "
-            "operator writes to nothing: export it as module."
-        )
-
-
 def carried(file: Path) -> str:
     """Return a file of ours as a package carries it: its imports of ours are of its neighbours."""
     return re.sub(r"from rag_kernels\.export\.serving\.(\w+) import", r"from ._\1 import", file.read_text())
 
 
-PACKAGE = Package(write_torch_op, pulled=write_torch_op)
+PACKAGE = Folder(
+    write=write_torch_op, loaded_by="an import, with torch and tvm-ffi alone", with_gradients=write_torch_op
+)

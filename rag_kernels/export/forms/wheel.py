@@ -16,7 +16,7 @@ from rag_kernels.export.card import Licence
 from rag_kernels.export.evidence import Pulled
 from rag_kernels.export.forms.portable import machine
 from rag_kernels.export.forms.torch_op_package import NEEDED, content_of, libraries, name_of, summary_of
-from rag_kernels.export.package import Package
+from rag_kernels.export.package import Folder
 
 VERSION = "1"
 OLDEST = (2, 17)  # of what platform tags name
@@ -85,4 +85,4 @@ def _entry(name: str) -> ZipInfo:
     return entry
 
 
-PACKAGE = Package(write_wheel, ".whl", pulled=write_wheel, names_itself=True)
+PACKAGE = Folder(write=write_wheel, loaded_by="pip, then an import", with_gradients=write_wheel, names_itself=True)

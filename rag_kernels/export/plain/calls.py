@@ -13,7 +13,6 @@ from typing import Any
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.build.candidate_form import kernels_text
-from rag_kernels.eval.errors import ProblemError
 from rag_kernels.export.forms.module_file import compiled_of, literal
 from rag_kernels.export.plain.texts import CPU_FLAGS, CUDA_FLAGS, binding_text, exported, kernel_text
 from rag_kernels.export.runtime import CompiledForward
@@ -72,16 +71,6 @@ kernels = load_inline(
     verbose=True,
 )
 """
-
-
-def require_plain(attempt: Attempt, form: str) -> None:
-    """Raise ProblemError for a kernel that cannot be a file of this kind."""
-    problem = attempt.problem
-    if attempt.candidate.tier == "module":
-        raise ProblemError(f"A kernel of the tier module is a file of its own: export it as source, not as {form}.")
-    if problem.mutated or problem.written:
-        names = ", ".join((*problem.mutated, *problem.written))
-        raise ProblemError(f"{problem.problem.name} writes to {names}, and the kernel does not: export it as module.")
 
 
 def call_text(attempt: Attempt, *, default_queue: bool = False) -> str:
