@@ -55,6 +55,10 @@ CASES = {
         "cat_p + i0 * n0 + 104 + 8 * ",
         Case("return torch.cat([x * 2, y, x * y], -1)", "torch.randn(5, 104)", "torch.randn(5, 104)"),
     ),
+    "slots of the same elements": (
+        ": 3 slots of the same elements",
+        Case("return torch.cat([x, x * y, y.exp()], 1)", "torch.randn(5, 8, 13)", "torch.randn(5, 8, 13)"),
+    ),
     "slots before others": (
         " + 5 * n6 + 8 * l_q) = ",
         Case("return torch.cat([x * 2, y.exp()], 1)", "torch.randn(3, 5, 40)", "torch.randn(3, 2, 40)"),
