@@ -55,6 +55,8 @@ def test_each_turn_is_held_against_its_parents_and_the_best_before(rounds: Any) 
     elsewhere = replace(crossed, judged=replace(crossed.judged, device=other))
     *_, apart = rounds.turns(Verdicts(sampled, (first, broken, repaired, barred, elsewhere)))
     assert (apart.card, apart.of_parents, apart.before) == ("H200", None, 1.0)  # two cards are not held together
+    [row, means] = rounds.by_round({"relu": [*found[:4], apart]}, {"relu": rounds.Counter()})[2:]
+    assert row.endswith("| 1.20 |") and "| 1.000 | 1.000 | 1.200 |" in means  # and the best is one of the last card
     lines = rounds.by_kind(found)
     assert "| repair | 1 | 1 |  |  | 1.50 | 1 | 1 |" in lines
     assert "| recombine | 1 | 1 | 0 of 1 | 0.80 | 0.80 | 0 | 1 |" in lines

@@ -62,9 +62,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--dtypes", nargs="+", default=[*SHORT], choices=SHORT)
+    parser.add_argument("--table", type=Path, default=TABLE, help="of forms; technique_forms.txt has others")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    forms = [form_of(paragraph) for paragraph in TABLE.read_text().strip().split("\n\n")]
+    forms = [form_of(paragraph) for paragraph in asked.table.read_text().strip().split("\n\n")]
     queued = {f"{form.name}{SHORT[dtype]}.py": text_of(form, dtype) for form, dtype in in_turn(forms, asked.dtypes)}
     for name, text in queued.items():
         (asked.out / name).write_text(text)

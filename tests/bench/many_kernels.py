@@ -3,6 +3,7 @@
     python tests/bench/many_kernels.py plan jobs.jsonl PATH/level1 PATH/level2 --classes strict tf32 bfloat16
     python tests/bench/many_kernels.py plan jobs.jsonl PATH/level1 PATH/level2 --joint  # and gradients
     python tests/bench/many_kernels.py plan jobs.jsonl build/forms --confirm --mix
+    python tests/bench/many_kernels.py plan jobs.jsonl build/pairs --confirm --tune vector=1 sharing=0 tensor=0
     python tests/bench/many_kernels.py sizes jobs.jsonl --work W --sizes S            # may be done where no GPU is
     python tests/bench/many_kernels.py prepare jobs.jsonl --work W --cache C          # as many as there are cores for
     python tests/bench/many_kernels.py judge jobs.jsonl --work W --cache C --out rows_1.jsonl   # a few a GPU
@@ -12,7 +13,9 @@ What a judgement waits for and needs no turn on the GPU is done by processes of 
 first draft, what nvcc makes of it and of its program for sanitizers, and torch.compile's cache. Judging processes take
 what is prepared, in the order of the plan. Rows are as `offline_kernelbench` writes them, so that its tables and
 `three_precisions` read them. A job with `confirm` is judged by a confirmation alone, with every check; `archive` makes
-a bundle of what was confirmed. A kernel NAME.cu beside a problem NAME.py is judged in the place of a draft. `sizes`
+a bundle of what was confirmed. With `--tune` each problem's first draft is followed by the same with one parameter
+changed, where that changes its text: a child of it, so that the bundle has pairs that differ in one technique, measured
+beside each other. A kernel NAME.cu beside a problem NAME.py is judged in the place of a draft. `sizes`
 looks for the problems at other sizes, which is half of a preparation, and keeps them: `prepare --sizes S` takes them if
 the functional form that it traces is the one that they were found for.
 """
@@ -41,6 +44,7 @@ from gpu_room import Room
 from offline_kernelbench import attempt, brief, claim, gpu_bytes, one_with_room, progress, summary, write_row
 from offline_tables import Row, read, verified
 
+from rag_kernels.archive.records import Edge
 from rag_kernels.eval import codec
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import DEFENCES, Limits
@@ -50,6 +54,9 @@ from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.ingest.functional.functionalize import footprint, functionalize_to_fit
 from rag_kernels.ingest.functional.passes import load_pass
 from rag_kernels.ingest.functional.sizes import at_other_sizes
+from rag_kernels.offline.compose import write
+from rag_kernels.offline.graph.rewrites import simplified
+from rag_kernels.offline.tuning import describe, has_effect, parameters_in
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Draft
 
@@ -70,6 +77,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path, help="the jobs, or rows; for a plan then folders of problems")
     parser.add_argument("--classes", nargs="+", choices=CLASSES, default=["strict"])
     parser.add_argument("--confirm", action="store_true", help="plan: by confirmations")
+    parser.add_argument("--tune", nargs="*", default=[], metavar="NAME=VALUE", help="plan: children of the first draft")
     parser.add_argument("--joint", action="store_true", help="plan: each problem's forward and gradients, as one call")
     parser.add_argument("--in-order", action="store_true", help="plan: as the folders' order.txt has them")
     parser.add_argument("--mix", action="store_true", help="plan: between the jobs that are there, evenly")
@@ -107,7 +115,12 @@ def plan(asked: argparse.Namespace) -> None:
     else:
         found = [(folder.name, f) for folder in folders for f in drawn(find_problems([folder]), asked)]
         random.Random(asked.seed).shuffle(found)
-    new = [job(level, path, name, asked) for level, path in found for name in asked.classes]
+    new = [
+        job(level, path, name, asked) | ({"tune": tune} if tune else {})
+        for level, path in found
+        for name in asked.classes
+        for tune in ("", *asked.tune)
+    ]
     old = read_jobs(file) if file.exists() else []
     jobs = evenly(old, new) if asked.mix else [*old, *new]
     file.write_text("".join(json.dumps(one | {"number": n}) + "\n" for n, one in enumerate(jobs)))
@@ -243,7 +256,22 @@ def first_draft(one: Job, fp: FunctionalProblem, judge: LocalJudge) -> Sequence[
     beside = Path(one["file"]).with_suffix(".cu")
     if beside.is_file():
         return [Draft(Candidate(beside.read_text(), "kernel", "cuda"), idea="")]
-    return OfflineWriter().propose(brief(judge, fp, (), 1, search_of(one)))
+    drafts = OfflineWriter().propose(brief(judge, fp, (), 1, search_of(one)))
+    return drafts if "tune" not in one else [made for draft in drafts if (made := tuned(draft, fp, one["tune"]))]
+
+
+def tuned(draft: Draft, fp: FunctionalProblem, tune: str) -> Draft | None:
+    """Return a child of a draft with one parameter changed; None where that changes nothing in what it says."""
+    name, value = tune.split("=")
+    base = parameters_in(draft.candidate.source, draft.candidate.backend)
+    if base is None:
+        return None
+    change: dict[str, Any] = {name: int(value)}
+    changed = replace(base, **change)
+    plan = write(simplified(fp)[0], changed)
+    if plan is None or not has_effect(plan.candidate.source, draft.candidate.source):
+        return None
+    return Draft(plan.candidate, f"Tune: {describe(base, changed)}.", parents=((draft.candidate.id, "parent"),))
 
 
 @contextlib.contextmanager
@@ -280,7 +308,7 @@ def judge(asked: argparse.Namespace) -> None:
                 continue
             row: Row = {"level": one["level"], "name": Path(one["file"]).stem, "dtype": one["dtype"]}
             row |= {"allowed": one["allowed"], "confirm": one["confirm"], "number": one["number"]}
-            row |= {"joint": True} if "joint" in one else {}
+            row |= {key: one[key] for key in ("joint", "tune") if key in one}
             write_row(out, row | {"outcome": "begun"})
             row |= judged(known[one["allowed"], one["confirm"]], one, asked, room)
             write_row(out, row)
@@ -328,10 +356,13 @@ def confirmed(judge: LocalJudge, fp: FunctionalProblem, one: Job) -> Row:
     drafts = first_draft(one, fp, judge)
     draft = next((d for d in drafts if d.candidate.tier == "kernel"), None)
     if draft is None:
-        return {"outcome": "nothing written", "why": "a kernel and library calls" if drafts else "library calls alone"}
+        why = "a kernel and library calls" if drafts else "no other text" if "tune" in one else "library calls alone"
+        return {"outcome": "nothing written", "why": why}
     degenerate = judge.sessions.admission(fp).degenerate
     found = judge.confirm(fp, draft.candidate)
-    made = attempt(fp, draft, found, 1, 1)
+    child = draft.candidate.id
+    parents = tuple(Edge(child, source, relation) for source, relation in draft.parents)
+    made = replace(attempt(fp, draft, found, 1, 1), parents=parents)
     made = made if draft.idea else replace(made, writer="import")
     return summary([made]) | {"degenerate": degenerate}
 
@@ -380,7 +411,7 @@ def limits_of(precision: str, asked: argparse.Namespace, *, confirm: bool) -> Li
 
 def archive(asked: argparse.Namespace) -> None:
     """Write a bundle of the kernels that were confirmed and are worth showing: near the better baseline at least, and
-    where a prompt has no room for them ahead of it."""
+    where a prompt has no room for them ahead of it; and of their children, which show what a technique is worth."""
     from rag_kernels.archive.bundle import export
     from rag_kernels.archive.memory import MemoryArchive
     from rag_kernels.archive.records import KernelFilter, Run
@@ -397,7 +428,7 @@ def archive(asked: argparse.Namespace) -> None:
             continue
         found = unpacked(row["evidence"])
         fits = estimate_tokens(called_only(found.candidate.source)) <= SHOWN_TOKENS
-        if is_confirmed(found) and row["speedup"] >= (asked.least if fits else AHEAD):
+        if is_confirmed(found) and (found.parents or row["speedup"] >= (asked.least if fits else AHEAD)):
             kept.record_attempt(replace(found, run_id=run.id, number=number, created_at=now()))
     kept.finish_run(run.id, "finished")
     print(json.dumps(export(kept, asked.out, KernelFilter(min_trust="confirmed"))))

@@ -37,7 +37,7 @@ from rag_kernels.run.session import run_setting
 from rag_kernels.wiring import open_sampler
 
 HERE = Path(__file__).resolve().parent
-ARMS = ("off", "random", "hybrid", "hybrid+cards")
+ARMS = ("off", "random", "bm25", "hybrid", "hybrid+cards")
 BARRING = ("suspicious", "degenerate problem")  # labels that keep a kernel off the leaderboard
 SIDES = ("prompt", "reply")
 STORE = re.compile(r"cmd:[^\" ]*python[^\" ]* \S*reply_folder\.py \S*?/\.store/")  # where it was on the host
@@ -45,8 +45,10 @@ ARCHIVE = re.compile(r"[^\"\s]*/\.archive/")
 PROBLEM = re.compile(r"^# The problem: (\S+)$", re.MULTILINE)
 
 
-def problem_files() -> list[Path]:
-    return sorted((HERE / "problems").glob("*.py"))
+def problem_files(asked: argparse.Namespace) -> list[tuple[int, Path]]:
+    """Return the files that were asked for, or those beside this one, with their numbers."""
+    files = asked.problems or sorted((HERE / "problems").glob("*.py"))
+    return list(enumerate(sorted(files, key=lambda file: file.stem), start=1))
 
 
 class Forms:
@@ -80,7 +82,7 @@ def sampled(arm: str, asked: argparse.Namespace) -> list[tuple[int, Path, Sample
     forms, found = Forms(asked.root / ".forms.json"), []
     with open_sampler(options, asked.target, baselines) as made:
         sampler = replace(made, functionalize=lambda problem: forms.form(problem, made.functionalize))
-        for number, file in enumerate(problem_files(), start=1):
+        for number, file in problem_files(asked):
             try:
                 one = sampler.sample(load_problem(file), 1, Ledger(Budget(rounds=1)), batch=f"b_{arm}")
             except WriterError:
@@ -90,7 +92,7 @@ def sampled(arm: str, asked: argparse.Namespace) -> list[tuple[int, Path, Sample
 
 
 def write_prompts(asked: argparse.Namespace) -> None:
-    numbers = {file.stem: number for number, file in enumerate(problem_files(), start=1)}
+    numbers = {file.stem: number for number, file in problem_files(asked)}
     for arm in asked.arms:
         shutil.rmtree(asked.root / ".store" / arm, ignore_errors=True)
         sampled(arm, asked)
@@ -103,7 +105,7 @@ def write_prompts(asked: argparse.Namespace) -> None:
 
 
 def pack(asked: argparse.Namespace) -> None:
-    numbers = {file.stem: number for number, file in enumerate(problem_files(), start=1)}
+    numbers = {file.stem: number for number, file in problem_files(asked)}
     shutil.rmtree(asked.out, ignore_errors=True)
     asked.out.mkdir(parents=True)
     for arm in asked.arms:
@@ -251,6 +253,7 @@ def main() -> None:
         command.add_argument("--target", type=Path, default=Path("h200"))
         command.add_argument("--baselines", type=Path)
         command.add_argument("--arms", nargs="*", default=ARMS)
+        command.add_argument("--problems", nargs="*", type=Path, help="instead of those beside this file")
         if name == "pack":
             command.add_argument("--out", type=Path, required=True)
     command = commands.add_parser("table")

@@ -182,9 +182,10 @@ def by_round(found: Mapping[str, Sequence[Turn]], left: Mapping[str, Counter[int
         for number, count in left[name].items():
             said_of[number].append(f"{count} not judged")
         cells = ["; ".join(said_of[number]) for number in rounds]
-        tops = [max([1.0, *(t.speedup or 0.0 for t in own if t.round == number)]) for number in rounds]
+        last = [turn for turn in own if turn.card in cards[-1:]]  # a ratio is one of a card
+        tops = [max([1.0, *(t.speedup or 0.0 for t in last if t.round == number)]) for number in rounds]
         ends.append(list(accumulate(tops, max)))
-        best = max((t.speedup or 0.0 for t in own), default=0.0)
+        best = max((t.speedup or 0.0 for t in last), default=0.0)
         lines.append(f"| {name} | {', '.join(cards)} | {' | '.join(cells)} | {f'{best:.2f}' if best else 'none'} |")
     means = [statistics.geometric_mean(column) for column in zip(*ends, strict=True)]
     lines.append(f"| best so far, 1 where PyTorch stays, mean | | {' | '.join(f'{m:.3f}' for m in means)} | |")
