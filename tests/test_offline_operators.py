@@ -73,7 +73,8 @@ NESTED = {
     "choices": "return torch.where((x > 0) & ((y < 0) | (x > 1)), torch.relu(x) + y, x - torch.maximum(x, y)), "
     "torch.where(x > y, torch.exp(x), torch.sigmoid(y)), 2 - torch.clamp(x, -0.5, 0.5)",
     "integers": "n = (x * 100).to(torch.int32); m = (y * 9).to(torch.int8); "
-    "return (n - m).abs(), ~n, n & 12 | 3, n * 2.5, (m + m) - m, (n > 0) * 2 + m, n.to(torch.uint8) + m, -n + y",
+    "return (n - m).abs(), ~n, n & 12 | 3, n * 2.5, (m + m) - m, (n > 0) * 2 + m, n.to(torch.uint8) + m, -n + y, "
+    "n.div(7, rounding_mode='floor'), n.div(-7, rounding_mode='trunc'), n.fmod(m.abs() + 5), n.remainder(-7)",
     "truth": "t = x > 0; return ~t, t + t, t * 3, t.logical_and(y), t == (y > 0), t.long().cumsum(-1), t | (y > 0)",
 }
 

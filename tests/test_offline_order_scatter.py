@@ -43,7 +43,8 @@ CASES = {
         "z.scatter_reduce(1, y, x, 'amax', include_self=False), z.scatter_reduce(1, y, x, 'mean'),"
         "(z + 1).scatter_reduce(1, y, x, 'prod'), x.new_zeros(11, 40).index_add(0, r, x, alpha=2),"
         "w.index_put((r[:2] % 9,), x[:2], accumulate=True), torch.histc(x, 7, -2, 2), w.index_fill(1, r[:2], 3.0),"
-        "torch.ops.aten.embedding_dense_backward(x, r, 11, -1, False), z.long().scatter_add(1, y, y)",
+        "torch.ops.aten.embedding_dense_backward(x, r, 11, -1, False), z.long().scatter_add(1, y, y),"
+        "torch.bincount(r, minlength=11), torch.bincount(r, x[:, 0].exp(), minlength=9)",
         "torch.randn(9, 40)",
         "torch.randint(0, 9, (9, 40))",
     ),
@@ -72,6 +73,7 @@ CASES |= {
     "rows": Case(  # vectors of a row join together; of an index that is computed, each row stores it once
         "z = x.new_zeros(5, 3, 24); i = torch.bucketize(x[:, 0], x[:, 1].sort()[0])[:, None].expand(-1, 24) % 5;"
         "return x.new_zeros(5, 24).scatter_add(0, i, x * 2), x.new_ones(5, 24).scatter_reduce(0, i, x, 'amax'),"
+        "x.new_zeros(5, 24).scatter_reduce(0, i, x, 'amin', include_self=False),"
         "x.new_zeros(5, 24).index_add(0, y % 5, x), x.new_zeros(40, 24).index_put((torch.argsort(y, stable=True),), x),"
         "z.index_put((y % 5, y % 3), x, accumulate=True), x.new_zeros(5, 24).long().index_add(0, y % 5, x.long())",
         "torch.randn(40, 24)",

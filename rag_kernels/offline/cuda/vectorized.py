@@ -263,7 +263,8 @@ class VectorizedRegion(CudaRegion):
             if value in seen or isinstance(value, ir.Const | ir.Size):
                 return
             seen.add(value)
-            if not ir.tree_atoms(value) & lane:
+            named = isinstance(value, ir.Op) and value.operator is Operator.READ
+            if not named and not ir.tree_atoms(value) & lane:
                 self.printer.emit(value, task)
                 return
             for child in ir.children(value):

@@ -123,6 +123,7 @@ from rag_kernels.offline.lowering.rules_reduce import (
 )
 from rag_kernels.offline.lowering.rules_sample import affine_grid, cdist, col2im, grid_sample, im2col
 from rag_kernels.offline.lowering.rules_scatter import (
+    bincount,
     embedding_backward,
     embedding_bag,
     histogram,
@@ -310,6 +311,7 @@ _OWN: dict[str, Rule] = {name: pointwise(function) for name, function in POINTWI
     "index_put": index_put,
     "embedding_dense_backward": embedding_backward,
     "histc": histogram,
+    "bincount": bincount,
     "segment_reduce": segment_reduce,
     "grid_sampler": grid_sample,
     "grid_sampler_2d": grid_sample,

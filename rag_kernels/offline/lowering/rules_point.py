@@ -79,11 +79,13 @@ def add_or_sub(function: Pointwise) -> Rule:
 
 def divide(lowering: Lowering, node: Node) -> ir.Value:
     dtype = out_dtype(node)
-    a, b = (lowering.value(x, dtype) for x in node.args[:2])
     mode = given(node, 2, "rounding_mode")
-    if mode is not None and not dtype.startswith("float"):
-        raise ir.Unfusable("integer division")
-    rounded = {None: lambda x: x, "floor": floor, "trunc": trunc}[mode]
+    if mode == "floor":
+        return floor_divide(lowering, node)
+    a, b = (lowering.value(x, dtype) for x in node.args[:2])
+    if mode == "trunc" and not is_float(dtype):
+        return lowering.op(quotient, lowering.cast(a, dtype), lowering.cast(b, dtype))
+    rounded: Pointwise = trunc if mode == "trunc" else lambda x: x
     return lowering.op(lambda a, b: rounded(cast(a, dtype) / cast(b, dtype)), a, b, dtype=dtype)
 
 
@@ -103,11 +105,9 @@ def float_power(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def fmod(lowering: Lowering, node: Node) -> ir.Value:
-    """Return what a division towards zero leaves; one of integers ends in an error where the divisor is zero."""
+    """Return what a division towards zero leaves."""
     dtype = out_dtype(node)
-    if not is_float(dtype):
-        raise ir.Unfusable("integer division")
-    return lowering.op(rest, *(lowering.value(x, dtype) for x in node.args[:2]), dtype=dtype)
+    return lowering.op(rest, *(lowering.cast(lowering.value(x, dtype), dtype) for x in node.args[:2]))
 
 
 def nan_to_num(lowering: Lowering, node: Node) -> ir.Value:

@@ -19,6 +19,7 @@ from rag_kernels.offline.ir.dtypes import RANGE, is_float
 from rag_kernels.offline.ir.expressions import both, cast, equal, floor, mul, where
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.reductions import Kind
+from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.computed import apart, iota, loop
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_order import sorted_place
@@ -281,6 +282,22 @@ def histogram(lowering: Lowering, node: Node) -> ir.Value:
     one = lowering.with_dims(ir.Const((), value.dtype, 1), value.dims)
     base = lowering.with_dims(ir.Const((), value.dtype, 0), loop_of(bins))
     return joined(lowering, base, (place,), one, Kind.SUM)
+
+
+def bincount(lowering: Lowering, node: Node) -> ir.Value:
+    """Return how often each number comes, or the sums of its weights; `minlength` says how many numbers there are."""
+    place, weights, least = (
+        index_of(lowering, given(node, 0)),
+        given(node, 1, "weights"),
+        given(node, 2, "minlength", 0),
+    )
+    if not least or len(place.dims) != 1:
+        raise ir.Unfusable("as many counts as values ask for")
+    dtype = out_dtype(node)
+    value: ir.Value = ir.Const((), dtype, 1) if weights is None else lowering.cast(lowering.value(weights), dtype)
+    place, value = on_loops(lowering, place, value, computed={0})
+    base = lowering.with_dims(ir.Const((), dtype, 0), loop_of(least))
+    return joined(lowering, base, (lowering.cast(place, "int64"),), value, Kind.SUM)
 
 
 def loop_of(size: int) -> tuple[ir.Group, ...]:
