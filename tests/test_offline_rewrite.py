@@ -131,6 +131,25 @@ def test_factors_of_one_are_dropped_where_that_is_exact(tmp_path: Path) -> None:
     assert torch.equal((x * 1).view(torch.int32), x.view(torch.int32))
 
 
+def test_a_tensor_that_a_loop_fills_is_a_chain_of_steps(tmp_path: Path) -> None:
+    """What was just written is read as it was before it was put there, and other places past the write."""
+    body = (
+        "h = torch.zeros_like(x); h[:, -1] = x[:, 5] * 2; h[:] = h + 0;"
+        "for t in range(4, -1, -1): h[:, t] = h[:, t + 1] * 0.5 + x[:, t];"
+        "h[:, 1::2] *= 3; h[:, 2:4] = h[:, ::5]; z = torch.zeros_like(y); z[2] = y[0]; z[1:3] = z[:2] + z[2];"
+        "return h, h[:, 2:4] + h[:, 4:], z, z[0] * y"
+    )
+    fp = functional("filled", Case(body, "torch.randn(3, 6, 40)", "torch.randn(4)"))
+    made, said = simplified(fp)
+    assert said == ("reads of what was just written dropped",)
+    writes = {node.name: node for node in made.nodes if node.op.endswith("_scatter.default")}
+    reads = [n for n in made.nodes if base_name(n.op) == "select" and n.args[0] in map(Ref, writes)]
+    assert "copy" not in operators(made) and "copy" in operators(fp) and reads == []
+    assert len(writes) >= 9
+    plan = write(made, CpuParameters())
+    assert plan is not None and worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
 def test_dead_code_is_never_lowered() -> None:
     """A result that nobody needs is never functionalized; and what is never asked for is never stored."""
     body = "h = torch.exp(x); torch.i0(h); return x + y"

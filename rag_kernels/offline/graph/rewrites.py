@@ -16,6 +16,7 @@ from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec, Value
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.graph.subgraph_match import refs_of, specs_of
+from rag_kernels.offline.graph.written_places import read_through, renamed
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d"})
@@ -33,10 +34,13 @@ class Rewrite:
 
 
 def simplified(fp: FunctionalProblem) -> tuple[FunctionalProblem, tuple[str, ...]]:
-    """Return the problem without factors of 1, and labels of what was dropped.
+    """Return the problem without factors of 1 and reads of what was just written, and labels of what was dropped.
 
     x * 1 and x / 1 are x, for NaN and -0 as well; a factor that changes dtype or shape is kept.
     """
+    read = read_through(fp)
+    labels = ("reads of what was just written dropped",) if tuple(read) != fp.nodes else ()
+    fp = live(fp, read) if labels else fp
     specs, same = specs_of(fp), dict[str, Ref]()
     for node in fp.nodes:
         if base_name(node.op) in {"mul", "div"} and len(node.args) == 2 and not node.kwargs and node.args[1] == 1:
@@ -45,8 +49,8 @@ def simplified(fp: FunctionalProblem) -> tuple[FunctionalProblem, tuple[str, ...
             if isinstance(first, Ref) and kept and node.name not in fp.results:
                 same[node.name] = same.get(first.name, first)
     if not same:
-        return fp, ()
-    return live(fp, [_renamed(n, same) for n in fp.nodes]), ("factors of 1 dropped",)
+        return fp, labels
+    return live(fp, [renamed(n, same) for n in fp.nodes]), (*labels, "factors of 1 dropped")
 
 
 def rewrites(fp: FunctionalProblem) -> Iterator[Rewrite]:
@@ -65,15 +69,6 @@ def live(fp: FunctionalProblem, nodes: Sequence[Node]) -> FunctionalProblem:
             kept.append(node)
             wanted.update(refs_of(node))
     return replace(fp, nodes=tuple(reversed(kept)))
-
-
-def _renamed(node: Node, same: dict[str, Ref]) -> Node:
-    def new(value: Value) -> Value:
-        if isinstance(value, Ref):
-            return same.get(value.name, value)
-        return tuple(map(new, value)) if isinstance(value, tuple) else value
-
-    return replace(node, args=tuple(map(new, node.args)), kwargs=tuple((k, new(v)) for k, v in node.kwargs))
 
 
 def _used_once(fp: FunctionalProblem) -> set[str]:

@@ -429,7 +429,7 @@ class Loops:
 
     def _merge(self, a: Atom, b: Atom) -> None:
         users = list(self.users_of(b))
-        for value in users:
+        for value in min(users, list(self.users_of(a)), key=len):  # one that uses both is among either's
             used = set(own_atoms(value)) | (set(own_atoms(value.arg)) if isinstance(value, Reduce | Scan) else set())
             if a in used and b in used:
                 raise Unfusable("one loop would serve two dimensions")
