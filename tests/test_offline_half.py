@@ -91,6 +91,15 @@ CASES = {
             "torch.randn(4, 1, 3, 3)",
         ),
     ),
+    "whole pixels": (
+        "_v1.x[2 * u + 1])",
+        Case(
+            "z = x[..., 0] * 0.3 + x[..., 1] * 0.6 - x[..., 2] * y; "
+            "return z, x.reshape(5, 144)[:, 1::2] * x.reshape(5, 144)[:, ::2], x.reshape(5, 48, 3)[..., 1].exp()",
+            "torch.randn(5, 48, 3)",
+            "torch.randn(48)",
+        ),
+    ),
     "places that images share": (
         "[step].x[u] = ",
         Case(

@@ -25,6 +25,7 @@ from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda.scatter import scatter_text
 from rag_kernels.offline.cuda.short_lanes import ShortLanes, short_lanes_region
 from rag_kernels.offline.cuda.stepped_points import stepped_points
+from rag_kernels.offline.cuda.strided_points import strided_points
 from rag_kernels.offline.cuda.tiled_scans import HEAD as SCANS
 from rag_kernels.offline.cuda.tiled_scans import TiledScans, tiled_scans
 from rag_kernels.offline.cuda.turned import turned_region
@@ -206,7 +207,8 @@ def wide_region(
         return columns if wide else window_lanes(region, function, sizes, parameters)
     if tiles := tiled_scans(region, function, sizes, parameters, single=False):
         return tiles
-    point = turned_region(region, function, sizes, parameters) or stepped_points(region, function, sizes, parameters)
+    kinds = turned_region, stepped_points, strided_points
+    point = next((made for kind in kinds if (made := kind(region, function, sizes, parameters))), None)
     vectorized = point or vectorized_region(region, function, sizes, parameters)
     return vectorized or short_lanes_region(region, function, sizes, parameters)
 
