@@ -112,9 +112,9 @@ class SteppedPoints(VectorizedRegion):
         loads = [f"{n}[step] = *reinterpret_cast<const {self.types[n]}*>({self.addresses[n]});" for n in read]
         puts = [f"*reinterpret_cast<{self.types[n]}*>({self.addresses[n]}) = {n}[step];" for n in made]
         return [
-            "const int64_t thread = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
-            f"if (thread >= {self.total(self.walked)}) return;",
-            *self.indices(self.walked, "thread"),
+            "const int64_t number = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
+            f"if (number >= {self.total(self.walked)}) return;",
+            *self.indices(self.walked, "number"),
             *task.lines,
             *(f"{self.types[n]} {n}[{self.many}];" for n in dict.fromkeys([*read, *made])),
             *(self.each_step(loads) if loads else []),
