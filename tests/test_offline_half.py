@@ -81,6 +81,15 @@ CASES = {
             "torch.randn(24)",
         ),
     ),
+    "parts of windows": (
+        ": 2 fused loop nests",
+        Case(
+            "z = F.avg_pool1d(x, 3, 1, 1); return F.silu(F.conv1d(x, y, padding=3, groups=7)[..., :48]), "
+            "z[..., 1:] - z[..., :-1]",
+            "torch.randn(3, 7, 48)",
+            "torch.randn(7, 1, 4)",
+        ),
+    ),
     "windows of images side by side": (
         "uint64_t(-1 + i1 + r0) < uint64_t(n",
         Case(

@@ -10,7 +10,7 @@ C++, CUDA or graphs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from math import prod
 
@@ -317,22 +317,29 @@ def load(buffer: str, shape: Iterable[int], storage: str) -> Load:
     return Load(dims, arithmetic(storage), buffer, dims, index, storage)
 
 
-def rebuild(value: Value, mapping: dict[Atom, Form], dims: tuple[Group, ...]) -> Value:
+FEW_TAPS = 16  # elements of a window that may as well be added up where a part of the sums is taken
+
+
+def rebuild(value: Value, mapping: dict[Atom, Form], dims: tuple[Group, ...], *, windows: bool = False) -> Value:
     """Return the same value with atoms replaced by affine forms.
 
-    Raises Unfusable when a reduction or scan depends on one of these atoms.
+    Raises Unfusable when a reduction or scan depends on one of these atoms, unless it is a short window and `windows`
+    may be: no element is read at more places than before.
     """
     memo: dict[Value, Value] = {}
 
     def visit(v: Value, new_dims: tuple[Group, ...] | None) -> Value:
         if v in memo:
             return memo[v]
-        if isinstance(v, Reduce | Scan):
-            if tree_atoms(v) & mapping.keys():
-                raise Unfusable("a reduction is indexed again")
+        if isinstance(v, Reduce | Scan) and not tree_atoms(v) & mapping.keys():
             return v
         out: Value
         match v:
+            case Reduce(over=over) if windows and is_short_window(over):
+                guards = tuple(replace(g, form=g.form.substitute(mapping)) for g in v.guards)
+                out = Reduce(v.dims, v.dtype, v.kind, visit(v.arg, None), over, guards)
+            case Reduce() | Scan():
+                raise Unfusable("a reduction is indexed again")
             case Load():
                 index = tuple(i.substitute(mapping) if isinstance(i, Form) else visit(i, None) for i in v.index)
                 out = Load(v.dims, v.dtype, v.buffer, v.stored, index, v.storage)
@@ -347,6 +354,11 @@ def rebuild(value: Value, mapping: dict[Atom, Form], dims: tuple[Group, ...]) ->
         return out
 
     return visit(value, dims)
+
+
+def is_short_window(group: Group) -> bool:
+    """Return whether loops run inside a window of few elements."""
+    return all(leaf.window for leaf in leaves(group)) and size_of(group) <= FEW_TAPS
 
 
 def _renamed(group: Group, mapping: dict[Atom, Form]) -> Group:

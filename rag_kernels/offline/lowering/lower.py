@@ -544,10 +544,13 @@ class Lowering:
         dim: int,
         form: Callable[[], tuple[ir.Form, ir.Group]],
         along: Callable[[ir.Group], ir.Along | None] = lambda group: None,
+        *,
+        windows: bool = False,
     ) -> ir.Value:
         """Return the value with one dimension indexed by an affine form over new loops (slice, flip, window).
 
-        `along` says of how many steps the first of them is, by those of the dimension.
+        `along` says of how many steps the first of them is, by those of the dimension. Where `windows` is true no
+        element is read twice, so that sums over short windows need not be stored first.
         """
         group = ir.leaves(value.dims[dim])
         if len(group) > 1:
@@ -560,7 +563,7 @@ class Lowering:
         if not group:
             return self.with_dims(value, dims)
         try:
-            return self.tracked(ir.rebuild(value, {group[0]: index}, dims))
+            return self.tracked(ir.rebuild(value, {group[0]: index}, dims, windows=windows))
         except ir.Unfusable:
             again = self.reload(value)
             if new:

@@ -83,7 +83,8 @@ def slice_value(
         return ir.Form(tuple((a, step) for a in group), start, ((before, 1),) if start < 0 else ()), group
 
     ended = ends and start >= 0 and step == 1
-    return lowering.reindex(value, dim, form, longer(length - ir.size_of(before)) if ended else lambda group: None)
+    along = longer(length - ir.size_of(before)) if ended else lambda group: None
+    return lowering.reindex(value, dim, form, along, windows=True)
 
 
 def longer(by: int) -> Callable[[ir.Group], ir.Along]:
