@@ -79,7 +79,7 @@ def _named(sizes: Iterator[_Sizes]) -> dict[_Sizes, str]:
 
 def _multiple(size: _Sizes, of: _Sizes) -> int:
     """Return by what one size is a multiple of another everywhere, or 0."""
-    factor = size[0] // of[0]
+    factor = size[0] // of[0] if of[0] else 0
     return factor if all(a == factor * b for a, b in zip(size, of, strict=True)) else 0
 
 
@@ -108,9 +108,11 @@ def _told(size: _Sizes, names: dict[_Sizes, str]) -> str:
 
 
 def contract_line(told: Contract) -> str:
-    """Return a contract as a line: `x[N, 1024] float32, weight[1024] float32; contiguous, at any alignment`."""
+    """Return a contract as a line: `x[N, 1024] float32, weight[1024] float32; N > 0; contiguous, at any alignment`."""
     tensors = ", ".join(f"{t.name}[{', '.join(t.shape)}] {t.dtype}" for t in told.tensors)
+    sizes = dict.fromkeys(size.rpartition("*")[2] for t in told.tensors for size in t.shape if not size.isdigit())
+    above = f"; {', '.join(sizes)} > 0" if sizes and not told.only else ""
     moved = f"; {', '.join(told.following)} follow the sizes" if told.following else ""
     where = "at any alignment" if told.alignment == "element" else "aligned as PyTorch allocates"
     judged = " or ".join(", ".join(f"{name}={size}" for name, size in values) for values in told.only)
-    return f"{tensors}{moved}; contiguous, {where}{f'; {judged} alone' if judged else ''}"
+    return f"{tensors}{above}{moved}; contiguous, {where}{f'; {judged} alone' if judged else ''}"

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.problem import load_module
 from rag_kernels.export.forms.module_file import module_text
+from rag_kernels.export.plain.carried import Call, NotVerified
 from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.export.serving import torch_operator
 from rag_kernels.export.serving.launch import KernelRefused
@@ -212,6 +213,24 @@ def test_sizes_that_hang_together_are_served_as_verified_alone() -> None:
     with pytest.raises(ValueError, match="hang together"):
         kernel.op(torch.ones(9), torch.ones(4))
     assert kernel.served.related
+
+
+def test_what_is_empty_is_not_served_nor_what_makes_something_empty() -> None:
+    """Sizes of a contract begin at one; one element of `x` makes an output of none."""
+    kernel = CompiledForward(
+        "", "kernel", "cpu", [("input", "0", (8,), "float32", ("N",))], {}, [((7,), "float32", ("N-1",))],
+        name="apart", functional="def module_fn(x):\n    return x[1:] - x[:-1]\n",
+    )  # fmt: skip
+    for size in (0, 1):
+        with pytest.raises(ValueError, match="of no"):
+            kernel.op(torch.ones(size))
+        assert kernel.served.other_traced([torch.ones(size)])
+    assert not kernel.served.other_traced([torch.ones(2)])
+    plain = Call(lambda *given: None, [("x", torch.float32, ("N",))], [(torch.float32, ("N-1",))], (), "cpu", True)
+    for size in (0, 1):
+        with pytest.raises(NotVerified, match="elements"):
+            plain([torch.ones(size)])
+    assert plain([torch.ones(2)]).shape == (1,)
 
 
 @pytest.mark.parametrize("tier", ["kernel", "composed"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +258,19 @@ def run(command: list[str], env: dict[str, str] | None = None) -> str:
     return done.stdout
 
 
+class Sized:
+    """A tensor of which only the sizes are asked."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
 def test_a_data_set_is_as_flashinfer_bench_writes_it(tanh: Attempt, on_gpu: Attempt, tmp_path: Path) -> None:
     place = written(tanh, "flashinfer-bench", tmp_path)
     [definition] = [json.loads(p.read_text()) for p in (place / "definitions").rglob("*.json")]
@@ -269,6 +284,13 @@ def test_a_data_set_is_as_flashinfer_bench_writes_it(tanh: Attempt, on_gpu: Atte
     entry, symbol = solution["spec"]["entry_point"].split("::")
     sources = {source["path"]: source["content"] for source in solution["sources"]}
     assert f"def {symbol}(x, output)" in sources[entry] and "rag_kernel.h" in sources
+    names = {}
+    exec(next(f"def {part}" for part in sources[entry].split("\ndef ") if part.startswith("require")), names)
+    fits = partial(names["require"], shape=(None, 8))
+    fits(Sized(3, 8))
+    for other in ((0, 8), (3, 7), (8,), (2**28, 8)):
+        with pytest.raises(ValueError, match="verified for"):
+            fits(Sized(*other))
     assert trace["evaluation"]["performance"]["speedup_factor"] == 2.0
     extra = trace["evaluation"]["correctness"]["extra"]
     assert extra["label"] and extra["over_eager"]["low"] <= 2.0
@@ -324,6 +346,8 @@ def test_sol_execbenchs_own_records_and_packager_take_it(on_gpu: Attempt, tmp_pa
     alone(
         f"""
 import json
+import math
+from functools import partial
 from pathlib import Path
 from sol_execbench.core import BenchmarkConfig, Definition, Solution, Trace, Workload
 from sol_execbench.driver.problem_packager import ProblemPackager

@@ -142,7 +142,12 @@ def redraw(kind: str, own: torch.Tensor, generator: torch.Generator, *, first: b
     if kind == WHOLE:  # of its own sign
         size = normal.abs().mul(40).ceil()
         return (size if bool((own >= 0).all()) else size * normal.sign()).to(own.dtype)
-    drawn = _clusters(normal, generator, several=first) if kind == CLUSTERS else _KINDS[kind](normal, generator)
+    if kind == CLUSTERS:
+        drawn = _clusters(normal, generator, several=first)
+    elif kind == "large" and own.dtype == torch.float16:  # in which what is larger is infinite
+        drawn = 1e3 * normal
+    else:
+        drawn = _KINDS[kind](normal, generator)
     least = max(torch.finfo(own.dtype).min, torch.finfo(drawn.dtype).min)
     return (drawn.clamp(min=least) if kind == MASKED else drawn).to(own.dtype)
 
@@ -199,6 +204,14 @@ def _spikes(x: torch.Tensor, generator: torch.Generator, every: int = 200, least
     size = 100 + 100 * torch.rand(count, generator=generator, device=x.device)
     flat[at] = size * torch.randn(count, generator=generator, device=x.device).sign()
     return flat.reshape(x.shape)
+
+
+def _large(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Put every other row at thousands, and the others at magnitudes of their own from 1e4 to 1e6."""
+    rows = _rows(x)
+    power = 3 + (1 + 2 * torch.rand(rows.shape[0], 1, generator=generator, device=x.device))
+    power[torch.randint(0, 2, (), generator=generator, device=x.device) :: 2] = 3
+    return (rows * 10**power).reshape(x.shape)
 
 
 def _deep(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -364,7 +377,7 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "rare spikes": lambda x, g: _spikes(0.1 * x, g, every=2000, least=12),  # a sample of the others shows none
     "constant rows": _constant_rows,
     "ties": lambda x, g: (x * 2).round(),
-    "large": lambda x, g: x * 1e3,
+    "large": _large,
     "tiny": lambda x, g: x * 1e-40,
     "small": lambda x, g: x * 1e-2,
     "negative": lambda x, g: -x.abs(),

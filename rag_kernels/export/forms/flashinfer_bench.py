@@ -22,8 +22,8 @@ from rag_kernels.export.plain.calls import forward_of
 from rag_kernels.export.plain.texts import CPU_FLAGS, CUDA_FLAGS
 from rag_kernels.export.runtime import CompiledForward
 
-# Calls the exported forward with the constants after the inputs, at sizes that were verified (-1: any), on the device
-# where all tensors are.
+# Calls the exported forward with the constants after the inputs, at sizes that were verified (-1: any but none), on the
+# device where all tensors are.
 ENTRY = """
 static const DLTensor* rk_tensor(const TVMFFIAny& a) {{
   return a.type_index == kTVMFFITensor ? TVMFFITensorGetDLTensorPtr(a.v_obj)
@@ -38,8 +38,10 @@ static bool rk_fits(const TVMFFIAny& a, std::initializer_list<int64_t> shape) {{
   const DLTensor* t = rk_tensor(a);
   if (!t || t->ndim != int(shape.size())) return false;
   const int64_t* has = t->shape;
+  int64_t count = 1;
   for (int64_t size : shape) {{
-    if (size >= 0 && size != *has) return false;
+    if (size >= 0 ? size != *has : *has < 1 || *has >= (int64_t(1) << 31)) return false;
+    if (size < 0 && (count *= *has) >= (int64_t(1) << 31)) return false;
     ++has;
   }}
   return true;
@@ -86,8 +88,9 @@ LIBRARY = tvm_ffi.cpp.build(
 kernels = tvm_ffi.load_module(LIBRARY)
 {forward}
 
-def require(value, shape):  # None: any size
-    if value.dim() != len(shape) or any(size not in (None, has) for size, has in zip(shape, value.shape)):
+def require(value, shape):  # None: any size, but of no, or of 2**31, elements none was tried
+    fits = value.dim() == len(shape) and all(size in (None, has) for size, has in zip(shape, value.shape))
+    if not fits or (None in shape and not 0 < value.numel() < 2**31):
         raise ValueError(f"The kernel was verified for {{shape}}, and got {{tuple(value.shape)}}.")
 
 

@@ -80,7 +80,11 @@ class Call:
                 raise NotVerified(f"{told}, and is {value.dtype} of {tuple(value.shape)} on {value.device}.")
             if not 0 < value.numel() < 2**31:
                 raise NotVerified(f"{told}; none of no, or of 2**31, elements was tried.")
-        return [tuple(self.size(s, bound, 0) for s in shape) for _, shape in self.outputs or ()]
+        sizes = [tuple(self.size(s, bound, 0) for s in shape) for _, shape in self.outputs or ()]
+        for made, (_, shape) in zip(sizes, self.outputs or (), strict=True):
+            if any(size < 1 and isinstance(told, str) for size, told in zip(made, shape, strict=True)):
+                raise NotVerified(f"An output would be of {made}; none of no elements was tried.")
+        return sizes
 
     def size(self, size: int | str, bound: dict[str, int], has: int) -> int:
         """Return a size; one by name is what the first argument with the name makes of it."""

@@ -210,7 +210,14 @@ class Served:
                     reason = self._elsewhere(argument, value, device)
             if reason:
                 return reason
+        if self._makes_nothing(bound):
+            return Reason("sizes", "its outputs would have no elements, and none of no elements was tried.")
         return NONE if self._judged(bound) else Reason("sizes", self._not_judged(bound))
+
+    def _makes_nothing(self, bound: dict[str, int], holds: Callable[[Any], bool] = bool) -> bool:
+        """Return whether an output may be empty where no argument is: one that is some elements shorter."""
+        shorter = [size for o in self.outputs for size in o.free if isinstance(size, str) and "-" in size]
+        return bool(self.free) and not all(holds(_size(size, bound) > 0) for size in shorter)
 
     def _judged(self, bound: dict[str, int], holds: Callable[[Any], bool] = bool) -> bool:
         """Return whether the named sizes may be what they are."""
@@ -279,6 +286,8 @@ class Served:
                 )
         if not self._judged(bound, holds):
             return "its sizes are none of those that it was verified at, for all sizes recorded."
+        if self._makes_nothing(bound, holds):
+            return "its outputs may have no elements, and none of no elements was tried."
         return RELATED.text if self.related and not self.as_verified(values, holds) else ""
 
     def mode(self) -> Reason:
