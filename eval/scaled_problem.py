@@ -112,14 +112,35 @@ def grown(
     """
     reaches = REACHES[: REACHES.index(reach) + 1]
     sites = [s for s in _sites(problem.source) if s.reach in reaches]
-    free = [s for reach in ("inputs", "batch", "all") for s in sites if s.reach == reach and s.value >= FREE[reach]]
-    sizes = list({site.key: site.value for site in free}.items())
+    sizes = _free(sites)
     if number >= len(sizes):
         return None
     key, value = sizes[number]
     chosen = {s.key for s in sites if s.key == key or (together and s.value == value)}
     others = _changes([s for s in sites if s.key not in chosen], shrink, reaches)
     return _rewritten(problem, sites, others | dict.fromkeys(chosen, times * value))
+
+
+def fewer(problem: Problem, number: int, value: int, *, together: bool = False, reach: Reach = "all") -> Problem | None:
+    """Give one size a value that is below it, and those that are equal to it with `together`; None: there is none.
+
+    Sizes are counted as by `grown`.
+    """
+    reaches = REACHES[: REACHES.index(reach) + 1]
+    sites = [s for s in _sites(problem.source) if s.reach in reaches]
+    sizes = _free(sites)
+    if number >= len(sizes) or sizes[number][1] <= value:
+        return None
+    key, has = sizes[number]
+    return _rewritten(problem, sites, {s.key: value for s in sites if s.key == key or (together and s.value == has)})
+
+
+def _free(sites: list[Site]) -> list[tuple[str, int]]:
+    """Return the keys and values of sizes that are free, those of the inputs first."""
+    order: tuple[Reach, ...] = ("inputs", "batch", "all")
+    return list(
+        {s.key: s.value for reach in order for s in sites if s.reach == reach and s.value >= FREE[reach]}.items()
+    )
 
 
 def size_names(problem: Problem) -> list[str]:
@@ -189,7 +210,7 @@ def reduction(problem: Problem, smaller: Problem) -> float:
 
 def difference(problem: Problem, smaller: Problem) -> str:
     """Say which sizes differ: "batch_size=16 instead of 4096"."""
-    new = {s.key: s.value for s in _named(smaller.source)}
+    new = {s.key: s.value for s in _named(smaller.source, least=1)}
     old = {s.key: s.value for s in _named(problem.source)}
     parts = [f"{key}={new[key]} instead of {value}" for key, value in old.items() if new.get(key, value) != value]
     pairs = zip(_literals(problem.source), _literals(smaller.source), strict=False)

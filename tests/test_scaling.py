@@ -8,7 +8,7 @@ import pytest
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
-from rag_kernels.eval.scaled_problem import difference, fit, grown, odd_sizes, parts_of_sizes, scaled
+from rag_kernels.eval.scaled_problem import difference, fewer, fit, grown, odd_sizes, parts_of_sizes, scaled
 from rag_kernels.eval.sessions.session_pool import Between, Grown, Rest, Rung
 
 CONV = """\
@@ -167,3 +167,14 @@ def test_parts_of_sizes_and_rests_of_vectors() -> None:
 
 def test_no_other_sizes_are_taken_for_one_another() -> None:
     assert len({Grown(2), Rest(2), Between(2, 2), Rung("batch", 2)}) == 4
+
+
+def test_one_size_may_be_one_alone_or_with_those_equal_to_it() -> None:
+    problem = Problem("p", CONV)
+    ones = [fewer(problem, number, 1) for number in range(4)]
+    told = [difference(problem, p) if p else None for p in ones]
+    assert told == ["height=width=1 instead of 128", "batch_size=1 instead of 4096", "channels=1 instead of 64", None]
+    tied = Problem("p", CONV.replace("channels = 64", "channels = 128"))
+    alone, together = (fewer(tied, 0, 5, together=both) for both in (False, True))
+    assert alone and together and values(alone)["channels"] == 128 and values(together)["channels"] == 5
+    assert fewer(problem, 2, 64) is None  # no fewer

@@ -71,8 +71,8 @@ class ProblemKnowledge:
     `large` beyond its own. `larger` are sizes between `small` and its own, for kernels that refuse those; in
     `grown` one size at a time is several times its own. Thousands of calls at the first of the `least` sizes take a
     second; the others are these with each rest that a vector leaves. `between` are odd multiples of parts of its own;
-    `within` other sizes of the inputs, or of the batch, alone, for kernels that refuse others of the module. `idle` are
-    reference workers that sessions have done with.
+    `within` other sizes of the inputs, or of the batch, alone, for kernels that refuse others of the module. In `few`
+    one size is one, or less than sixteen. `idle` are reference workers that sessions have done with.
     """
 
     session: ProblemSession
@@ -86,6 +86,7 @@ class ProblemKnowledge:
     least: FoundSizes | None = None
     between: FoundSizes | None = None
     within: Mapping[Reach, FoundSizes] = field(default_factory=dict)
+    few: Mapping[Reach, FoundSizes] = field(default_factory=dict)
     leader: Leader = field(default_factory=Leader)
     idle: list[Worker] = field(default_factory=list)
 
@@ -113,7 +114,16 @@ class ProblemKnowledge:
         opened = (self.small, self.session)
         for session in {id(s): s for s in opened if s is not None}.values():
             session.close()
-        found = (self.odd, self.large, self.larger, self.grown, self.least, self.between, *self.within.values())
+        found = (
+            self.odd,
+            self.large,
+            self.larger,
+            self.grown,
+            self.least,
+            self.between,
+            *self.within.values(),
+            *self.few.values(),
+        )
         for sizes in found:
             if sizes is not None:
                 sizes.close()

@@ -49,6 +49,14 @@ class Grown(NamedTuple):
     number: int
 
 
+class Few(NamedTuple):
+    """One size, by its number, at a value that is smaller than any other that is tried: a batch of one."""
+
+    reach: Reach
+    number: int
+    value: int
+
+
 class Rest(NamedTuple):
     """The least sizes and so much more."""
 
@@ -70,14 +78,15 @@ class Within(NamedTuple):
     sizes: Literal["odd", "large"] | Between | Grown
 
 
-MOST_GROWN = 4
+MOST_GROWN, MOST_FEW = 4, 3
+FEWEST = range(2, 16)  # of which one is drawn for each size, beside one
 VECTOR = 16  # elements
 AT_ONCE = 5  # sizes: a candidate that is wrong at one of them needs no further ones
 PARTS = (Between(5, 4), Between(7, 4), Between(9, 8), Between(5, 2), Between(3, 4))  # of which one is drawn
 RUNGS = (*(Rung(reach, least) for reach in reversed(REACHES) for least in (64, 128, 256)), Rung("batch", 2))
 NARROWER: tuple[Reach, ...] = ("inputs", "batch")
 OF_THESE: tuple[Literal["odd", "large"] | Between | Grown, ...] = ("odd", Between(3, 2), "large", Grown(0), Grown(1))
-Sizes = Literal["small", "odd", "large", "tiny"] | Rung | Grown | Rest | Between | Within
+Sizes = Literal["small", "odd", "large", "tiny"] | Rung | Grown | Few | Rest | Between | Within
 
 
 class AtOtherSizes(Protocol):
@@ -271,11 +280,16 @@ class Sessions:
         larger = at(self._lazily(session.fp, RUNGS))  # when a kernel needs them
         grown = self._lazily(session.fp, tuple(map(Grown, range(MOST_GROWN)))) if thorough else iter(())
         many = FoundSizes(grown, lambda fp: self._gross(fp, idle))
+        few = {
+            reach: FoundSizes(self._lazily(session.fp, _fewest(session, reach)), lambda fp: self._gross(fp, idle))
+            for reach in REACHES
+            if thorough
+        }
         within = {reach: self._within(session.fp, reach, idle) for reach in NARROWER if thorough}
         times, kept = ReferenceTimes(session), idle if idle is not None else []
         if not thorough or session.on_gpu:
             return ProblemKnowledge(
-                session, times, admission, small, odd, large, larger, many, within=within, idle=kept
+                session, times, admission, small, odd, large, larger, many, within=within, few=few, idle=kept
             )
         rests = [Rest(by) for by in session.rng.sample(range(1, VECTOR), VECTOR - 1)]
         least = FoundSizes(
@@ -284,7 +298,7 @@ class Sessions:
         between = self._lazily(session.fp, (Between(3, 2), session.rng.choice(PARTS)))
         parts = FoundSizes(between, lambda fp: self._gross(fp, idle))
         return ProblemKnowledge(
-            session, times, admission, small, odd, large, larger, many, least, parts, within, idle=kept
+            session, times, admission, small, odd, large, larger, many, least, parts, within, few, idle=kept
         )
 
     @property
@@ -355,6 +369,12 @@ class Sessions:
     def share_sizes(self, other: Sessions) -> None:
         """Have sizes that one judge finds known to both, which look for them in the same way."""
         self._other_sizes = other._other_sizes
+
+
+def _fewest(session: ProblemSession, reach: Reach) -> list[Few]:
+    """Return at what few elements each size is tried: one, and on a CPU, where opening a session takes less, more."""
+    drawn = [Few(reach, number, session.rng.choice(FEWEST)) for number in range(MOST_FEW) if not session.on_gpu]
+    return [*(Few(reach, number, 1) for number in range(MOST_FEW)), *drawn]
 
 
 def _opened_sizes(*, thorough: bool) -> tuple[Sizes, ...]:

@@ -54,6 +54,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"unrelated contents", "As fast on contents that share nothing with earlier ones as on the others."),
     (r"grown sizes: .*", "Right where one size is eight times the problem's, others as told; each by itself."),
     (r"other sizes of its inputs", "Right at other sizes of the inputs, where it refuses others of the module."),
+    (r"\d+ times few elements", "Right where one size is one, or less than sixteen, so many times; each by itself."),
     (r"sizes between", "Right at odd multiples of parts of the problem's sizes: where tiles are three or five."),
     (r"\d+ least sizes", "Right at so many sizes of a few hundred elements, with the rests that vectors leave."),
     (r"elsewhere in memory", "Right where tensors begin and end within pages, as PyTorch's do."),

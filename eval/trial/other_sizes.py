@@ -46,6 +46,7 @@ SMALLER = Sizes("smaller sizes")
 ODD = Sizes("odd sizes")
 LARGER = Sizes("larger sizes", beyond=True)
 BETWEEN = Sizes("sizes between")
+FEW = Sizes("few elements", together=True)  # of one size
 GROWN = Sizes("grown sizes", beyond=True, together=True)
 NARROWED = Sizes("other sizes of its inputs", beyond=True, together=True)
 LEAST = Sizes("least sizes", together=True)  # a few hundred elements, with each rest that a vector leaves
@@ -102,7 +103,8 @@ class OtherSizes:
     def try_at(self, subject: LoadedCandidate, session: ProblemSession, sizes: Sizes) -> bool:
         """Note whether it is right at these sizes, and label it where it is wrong; return False if the worker is lost.
 
-        It is a label and no fault, since the contract names one size.
+        It is a label and no fault, since the contract names one size. A kernel may refuse few elements: exported files
+        take the module for what its own checks refuse.
         """
         stopped = self._failure(subject, session, beyond=sizes.beyond)
         if stopped is None:
@@ -113,7 +115,7 @@ class OtherSizes:
         reason = f"at {sizes.name} ({session.fp.notice or 'scaled'}): {told}"[:300]
         raised = isinstance(stopped.verdict, Crashed) and stopped.verdict.raised
         if raised and stopped.alive and self.may_refuse:
-            self.refused = reason
+            self.refused = "" if sizes is FEW else reason
         else:
             self._specialised(reason)
         return stopped.alive
@@ -169,8 +171,8 @@ class OtherSizes:
         return True
 
     def search(self, subject: LoadedCandidate) -> bool:
-        """Try odd and larger sizes, some between, and grown ones; where it refuses one, narrower ones instead of the
-        rest. Return False if the worker is lost.
+        """Try odd and larger sizes, some between, of few elements, and grown ones; where it refuses one, narrower ones
+        instead of the rest. Return False if the worker is lost.
 
         Where it was wrong at one, and so serves none, the others are tried all the same: it may be dishonest there.
         """
@@ -186,6 +188,7 @@ class OtherSizes:
             if found is not None and (first := found.first()) is not None:
                 yield sizes, (first,)
         yield BETWEEN, self.known.between or ()
+        yield FEW, self.known.few.get("all", ())
         yield GROWN, self.known.grown or ()
 
     def _try_each(self, subject: LoadedCandidate, sessions: Iterable[ProblemSession], sizes: Sizes) -> bool:
@@ -201,6 +204,8 @@ class OtherSizes:
             if not alive or self.refused:
                 break
             right += [session.fp.notice] * (session.fp in self.served)
+        if alive and right and sizes is FEW:
+            self.found.checks.append(f"{len(right)} times {sizes.name}")
         if alive and right and sizes is GROWN:
             self.found.checks.append(f"{sizes.name}: {'; '.join(right)}")
         return alive
@@ -212,11 +217,14 @@ class OtherSizes:
         What it serves is what it takes of these alone.
         """
         why = self.refused
-        for sessions in self.known.within.values():
+        for reach, sessions in self.known.within.items():
             if self._is_specialised:
                 break
             self.refused, self.served = "", []
             if not self._try_each(subject, sessions, NARROWED):
+                return False
+            few = self.known.few.get(reach, ()) if self.served and not self.fails_somewhere else ()
+            if not self._try_each(subject, few, FEW):
                 return False
             if not self.fails_somewhere and self.served:
                 self.found.checks.append(NARROWED.name)

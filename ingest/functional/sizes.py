@@ -20,6 +20,7 @@ from rag_kernels.eval.scaled_problem import (
     REACHES,
     Reach,
     difference,
+    fewer,
     grown,
     halved,
     larger_sizes,
@@ -27,7 +28,7 @@ from rag_kernels.eval.scaled_problem import (
     parts_of_sizes,
     scaled,
 )
-from rag_kernels.eval.sessions.session_pool import Between, Grown, Rest, Rung, Sizes, Within
+from rag_kernels.eval.sessions.session_pool import Between, Few, Grown, Rest, Rung, Sizes, Within
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.functional.functionalize import (
     footprint,
@@ -73,6 +74,8 @@ def _search(fp: FunctionalProblem, small: FunctionalProblem, sizes: Sizes) -> Se
             return _resized(fp, small.problem, partial(odd_sizes, by=by))
         case Grown():
             return _grown(fp, sizes)
+        case Few():
+            return _few(fp, small, sizes)
         case Within():
             return _within(fp, sizes)
         case Between():
@@ -200,6 +203,18 @@ def _within(fp: FunctionalProblem, within: Within) -> Search:
 
 def _wider(reach: Reach) -> Reach:
     return REACHES[REACHES.index(reach) + 1]
+
+
+def _few(fp: FunctionalProblem, small: FunctionalProblem, few: Few) -> Search:
+    """Find the problem with one size that is less than any other, by itself or with those equal to it."""
+    for together in (False, True):
+        changed = fewer(unfolded(small.problem), few.number, few.value, together=together, reach=few.reach)
+        if changed is None:
+            return None
+        found = yield changed
+        if found is not None and found.graph_key == fp.graph_key and all(0 not in s.shape for s in found.outputs):
+            return replace(found, notice=difference(fp.problem, changed))
+    return None
 
 
 def _grown(fp: FunctionalProblem, sizes: Grown, reach: Reach = "all") -> Search:
