@@ -84,6 +84,34 @@ def test_sines_of_every_number(tmp_path: Path) -> None:
     assert torch.allclose(cosine, x.double().cos().float(), equal_nan=True, rtol=3e-7)
 
 
+def test_remainders_are_exact(tmp_path: Path) -> None:
+    """By powers of two and other numbers, with quotients of every size; of 32 bits too, computed in double."""
+    body = "return *(torch.fmod(x, by) for by in (1.0, 0.5, y)), torch.remainder(x, 0.3), torch.fmod(x, 2**-140)"
+    fp = functional("rests", Case(body, "torch.randn(40, 40)", "torch.rand(40) + 1"))
+    plan = write(fp, CpuParameters())
+    assert plan is not None and plan.candidate.tier == "kernel"
+    ends = [0.0, -0.0, float("inf"), float("nan"), 1e-45, 1.2e-38, 3.4e38, 2.0**27 + 1, 2.0**23 - 0.5, 7.0]
+    row = torch.tensor([*ends, *(-e for e in ends), *(torch.randn(20) * 2.0 ** torch.arange(-100, 100, 10))])
+    x = row[:, None].expand(40, 40).contiguous()
+    found = numbers.caller(plan, fp, tmp_path)(x, row)
+    wanted = [torch.fmod(x.double(), by).float() for by in (1.0, 0.5, row.double())]
+    for got, exact in zip((*found[:3], found[4]), (*wanted, torch.fmod(x.double(), 2.0**-140).float()), strict=True):
+        assert torch.equal(got.nan_to_num(7.0), exact.nan_to_num(7.0)) and torch.equal(got.isnan(), exact.isnan())
+        assert torch.equal(got.signbit()[~got.isnan()], exact.signbit()[~exact.isnan()])
+    places = Case(
+        "return torch.remainder(x, y)",
+        "torch.randint(-9, 9, (5, 40), dtype=torch.int32)",
+        "torch.randint(1, 9, (40,), dtype=torch.int32)",
+    )
+    fp = functional("places", places)
+    plan = write(fp, CpuParameters())
+    assert plan is not None and "rk_rest(" in plan.candidate.source
+    least = torch.iinfo(torch.int32).min
+    numerators = torch.tensor([least, least + 1, -least - 1, 7, -7] * 8, dtype=torch.int32).repeat(5, 1)
+    divisors = torch.tensor([1, 3, -3, least, -least - 1, 2, 46341, 7] * 5, dtype=torch.int32)
+    assert torch.equal(numbers.caller(plan, fp, tmp_path)(numerators, divisors)[0], numerators % divisors)
+
+
 def test_functions_of_every_number_have_no_undefined_behaviour(tmp_path: Path) -> None:
     """Bit patterns of every sign and exponent, by the sanitizer that the judge takes."""
     names = [name for name in CPP if "(float x)" in CPP[name][0] and not name.endswith("float16")]

@@ -15,9 +15,9 @@ what is prepared, in the order of the plan. Rows are as `offline_kernelbench` wr
 `three_precisions` read them. A job with `confirm` is judged by a confirmation alone, with every check; `archive` makes
 a bundle of what was confirmed. With `--tune` each problem's first draft is followed by the same with one parameter
 changed, where that changes its text: a child of it, so that the bundle has pairs that differ in one technique, measured
-beside each other. A kernel NAME.cu beside a problem NAME.py is judged in the place of a draft. `sizes`
-looks for the problems at other sizes, which is half of a preparation, and keeps them: `prepare --sizes S` takes them if
-the functional form that it traces is the one that they were found for.
+beside each other. A kernel NAME.cu beside a problem NAME.py is judged in the place of a draft. `sizes` traces the
+problems and looks for them at other sizes, which is half of a preparation, and keeps both: `prepare --sizes S` takes
+them where its PyTorch is of the same version.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--work", type=Path, help="a folder by which processes share the work")
     parser.add_argument("--cache", type=Path)
-    parser.add_argument("--sizes", type=Path, help="a folder of problems at other sizes, which `sizes` fills")
+    parser.add_argument(
+        "--sizes", type=Path, help="a folder of functional forms and of other sizes, which `sizes` fills"
+    )
     parser.add_argument("--room", type=Path, help="a file by which processes share the GPU's memory")
     parser.add_argument("--room-gib", type=float, default=60)
     parser.add_argument("--preload", nargs="*", default=[], help="modules that children find imported")
@@ -163,7 +165,7 @@ def find_sizes(asked: argparse.Namespace) -> None:
             begun = time.monotonic()
             judge = known[one["allowed"], one["confirm"]]
             try:
-                sizes_of(form_of(one, judge, Path(folder)), one, judge, asked.sizes)
+                sizes_of(form_of(one, judge, Path(folder), asked.sizes), one, judge, asked.sizes)
             except Exception:  # which comes again when it is prepared
                 logging.info("%s", traceback.format_exc()[-500:])
             print(f"{one['number']} {Path(one['file']).stem}: {time.monotonic() - begun:.1f} s", flush=True)
@@ -197,7 +199,7 @@ def prepare(asked: argparse.Namespace) -> None:
             while len(list((asked.work / "ready").glob("*.json"))) > LEAD and not over(started, asked):
                 time.sleep(POLL_S)
             begun = time.monotonic()
-            done = prepared(one, known[one["allowed"], one["confirm"]], room, Path(folder), asked.sizes)
+            done = prepared(one, known[one["allowed"], one["confirm"]], room, Path(folder), asked)
             put(asked.work / "ready", f"{one['number']:05}", json.dumps(one | done))
             took = time.monotonic() - begun
             print(f"{one['number']} {Path(one['file']).stem}: {took:.1f} s {done['took']}", flush=True)
@@ -207,19 +209,31 @@ def over(started: float, asked: argparse.Namespace) -> bool:
     return bool(time.monotonic() - started > asked.seconds)
 
 
-def form_of(one: Job, judge: LocalJudge, folder: Path) -> FunctionalProblem:
-    """Return the functional form, at a size that fits. Raises ProblemError where there is none."""
+def form_of(one: Job, judge: LocalJudge, folder: Path, kept: Path | None) -> FunctionalProblem:
+    """Return the functional form, at a size that fits: the one that is kept, or one that is traced now, and kept.
+
+    Raises ProblemError where there is none.
+    """
     path = converted(Path(one["file"]), one["dtype"], folder) if one["dtype"] else Path(one["file"])
     problem = load_pass(path, "training" if "joint" in one else "forward")
-    return functionalize_to_fit(problem, workers=judge.workers, max_bytes=one["max_mib"] << 20)
+    told = f"{judge.environment.torch} {one['max_mib']} {problem.source}"
+    name = f"form_{hashlib.sha256(told.encode()).hexdigest()[:24]}"
+    if kept is not None and (file := kept / f"{name}.json").is_file():
+        known = codec.loads(file.read_text())
+        assert isinstance(known, FunctionalProblem)
+        return known
+    found = functionalize_to_fit(problem, workers=judge.workers, max_bytes=one["max_mib"] << 20)
+    if kept is not None:
+        put(kept, name, codec.dumps(found))
+    return found
 
 
-def prepared(one: Job, judge: LocalJudge, room: Room, folder: Path, kept: Path | None) -> Job:
-    """Return the functional form, or why there is none; what was built lies in the cache then. `kept`: other sizes."""
+def prepared(one: Job, judge: LocalJudge, room: Room, folder: Path, asked: argparse.Namespace) -> Job:
+    """Return the functional form, or why there is none; what was built lies in the cache then."""
     took: dict[str, float] = {}
     try:
         with timed(took, "form"):
-            fp = form_of(one, judge, folder)
+            fp = form_of(one, judge, folder, asked.sizes)
     except ProblemError as error:
         return {"problem": str(error), "took": took}
     except Exception:
@@ -228,10 +242,10 @@ def prepared(one: Job, judge: LocalJudge, room: Room, folder: Path, kept: Path |
     try:
         build(one, fp, judge, took)
         with timed(took, "sizes"):
-            sizes = sizes_of(fp, one, judge, kept)
+            sizes = sizes_of(fp, one, judge, asked.sizes)
         with timed(took, "compile"), room.taken(CONTEXT + footprint(fp)):
             judge.compile_ahead(fp)
-        if footprint(fp) <= EXAMINED_BYTES:
+        if "admission" not in asked.without and footprint(fp) <= EXAMINED_BYTES:
             with timed(took, "examine"), room.taken(CONTEXT + 8 * footprint(fp)):
                 judge.sessions.admission(fp)
     except Exception:  # which comes again when it is judged

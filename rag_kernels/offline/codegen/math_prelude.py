@@ -157,6 +157,31 @@ inline float rk_wave(float x, int32_t quarter) {
         "inline double rk_cos(double x) { return std::cos(x); }\n",
         ("rk_wave",),
     ),
+    "rk_fmod": (
+        """// What x / y leaves, exactly. By a power of two without a call, so that loops become vectors; else in
+// double where the quotient is below 2^27, which no rounding takes to the next whole number.
+inline float rk_fmod(float x, float y) {
+  if ((rk_int(y) & 0x7fffff) == 0 && (rk_int(y) >> 23 & 255) - 1u < 254u) {
+    const float t = x / y;  // where it overflows, x is a multiple of y
+    return __builtin_copysignf(t - t == 0.0f ? x - __builtin_truncf(t) * y : x - x, x);
+  }
+  const double a = x, b = y, n = __builtin_trunc(a / b);
+  if (!(n < 134217728.0 && n > -134217728.0)) return std::fmod(x, y);
+  return n == 0.0 ? x : __builtin_copysignf(float(a - n * b), x);  // y may be infinite
+}
+inline double rk_fmod(double x, double y) { return std::fmod(x, y); }
+""",
+        ("rk_bits",),
+    ),
+    "rk_rest": (
+        """template <class A, class B> inline auto rk_rest(A a, B b) { return a % b; }
+// In double, of which there are vectors: exact, since a quotient of 32 bits is never as near to a whole number.
+inline int32_t rk_rest(int32_t a, int32_t b) {
+  return int32_t(double(a) - __builtin_trunc(double(a) / double(b)) * double(b));
+}
+""",
+        (),
+    ),
     "rk_tanh": (
         """// tanh: an odd polynomial near zero, 1 - 2 / (exp(2|x|) + 1) elsewhere.
 inline float rk_tanh(float x) {
@@ -272,6 +297,7 @@ CPP |= {
         (),
     )
     for name in LIBM_OF_TWO
+    if f"rk_{name}" not in CPP
 }
 
 CPP |= {
@@ -340,6 +366,7 @@ CUDA |= {
     )
     for name in LIBM_OF_TWO
 }
+CUDA["rk_rest"] = ("template <class A, class B> __device__ inline auto rk_rest(A a, B b) { return a % b; }\n", ())
 CUDA["rk_logaddexp"] = (
     "template <class T, class V> __device__ inline T rk_logaddexp(T a, V x) {\n"
     "  const T b = x;\n"

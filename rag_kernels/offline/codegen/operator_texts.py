@@ -111,7 +111,7 @@ C: dict[Operator, Text] = {
 """Every operator that is printed."""
 
 C_OF_INTEGERS: dict[Operator, Text] = {
-    Operator.REST: Text("{0} % {1}", PRODUCT),
+    Operator.REST: Text("rk_rest({0}, {1})"),
     Operator.ABS: Text("{0} < 0 ? -{0} : {0}", CHOICE),
     Operator.MAXIMUM: Text("{0} < {1} ? {1} : {0}", CHOICE),
     Operator.MINIMUM: Text("{1} < {0} ? {1} : {0}", CHOICE),
@@ -119,8 +119,13 @@ C_OF_INTEGERS: dict[Operator, Text] = {
 CUDA_NEAR: dict[Operator, Text] = {Operator.EXP: _call("rk_exp_near")}
 
 
-def text_of(operator: Operator, dtype: str, *, near: bool = False) -> Text:
-    """Return how an operator is written whose result has this dtype."""
+OF_TRUTH = Text("{T}(int32_t({0}))")  # compilers make no vectors of what turns it into a float at once
+
+
+def text_of(operator: Operator, dtype: str, operands: str, *, near: bool = False) -> Text:
+    """Return how an operator is written whose result has this dtype, and whose first operand the other."""
+    if operator is Operator.CAST and operands == "bool" and is_float(dtype):
+        return OF_TRUTH
     if not is_float(dtype) and operator in C_OF_INTEGERS:
         return C_OF_INTEGERS[operator]
     return CUDA_NEAR[operator] if near and operator in CUDA_NEAR else C[operator]

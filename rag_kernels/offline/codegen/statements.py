@@ -114,7 +114,7 @@ class Printer:
 
     def expression(self, value: ir.Op, scope: Scope) -> tuple[str, int]:
         """Return an operator over its operands as C, and how tightly that binds."""
-        text = text_of(value.operator, value.dtype, near=self.near)
+        text = text_of(value.operator, value.dtype, value.args[0].dtype, near=self.near)
         args = [self.operand(a, scope, value, place, text) for place, a in enumerate(value.args)]
         return text.form.format(*args, T=CTYPES[value.dtype]), text.binds
 
