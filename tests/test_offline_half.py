@@ -82,10 +82,11 @@ CASES = {
         ),
     ),
     "parts of windows": (
-        ": 2 fused loop nests",
+        ": 4 fused loop nests",
         Case(
             "z = F.avg_pool1d(x, 3, 1, 1); return F.silu(F.conv1d(x, y, padding=3, groups=7)[..., :48]), "
-            "z[..., 1:] - z[..., :-1]",
+            "z[..., 1:] - z[..., :-1], F.conv1d(F.pad(x, (3, 0)), y, groups=7).relu(), "
+            "F.conv1d(F.pad(x, (0, 5)), y, padding=1, stride=2, groups=7)",
             "torch.randn(3, 7, 48)",
             "torch.randn(7, 1, 4)",
         ),

@@ -12,7 +12,7 @@ from string import ascii_letters
 from typing import Any
 
 from rag_kernels.eval.aten import base_name
-from rag_kernels.eval.records import Backend, Node
+from rag_kernels.eval.records import Backend, Node, Ref
 from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
@@ -214,14 +214,35 @@ def convolution(rank: int, *, transpose: bool = False) -> Rule:
         if len(node.outputs[0].shape) != rank + 2:
             raise ir.Unfusable("no batch")
         window = [per_dimension(v, rank, None) for v in (given(node, 3, "stride", 1), padding, dilation)]
+        x, zeros = (x, ((0, 0),) * rank) if transpose else unpadded(lowering, x, rank)
+        around = [2 * pad + sum(more) for pad, more in zip(window[1], zeros, strict=True)]
+        window[1] = [pad + before for pad, (before, _) in zip(window[1], zeros, strict=True)]
         factors = factor_of(lowering, x), factor_of(lowering, weight)
-        out = windowed(lowering, *factors, node.outputs[0].shape, groups, window, transpose)
+        out = windowed(lowering, *factors, node.outputs[0].shape, groups, (window, around), transpose)
         if bias is None:
             return out
         offset = lowering.value(bias)
         return lowering.op(add, out, lowering.with_dims(offset, (*offset.dims, *[()] * rank)))
 
     return rule
+
+
+def unpadded(lowering: Lowering, argument: Any, rank: int) -> tuple[Any, tuple[tuple[int, int], ...]]:
+    """Return what a convolution reads without the zeros that `F.pad` lays around it, and how many these are.
+
+    They are so many before and after along each dimension, which the guards of the window see to.
+    """
+    name = argument.name if isinstance(argument, Ref) else ""
+    node = next((node for node in lowering.fp.nodes if node.name == name), None)
+    none = argument, ((0, 0),) * rank
+    if node is None or base_name(node.op) not in {"pad", "constant_pad_nd"}:
+        return none
+    named = base_name(node.op) == "pad"
+    other = named and given(node, 2, "mode", "constant") != "constant"
+    widths = [*given(node, 1), *[0] * (2 * rank)]
+    if other or given(node, 2 + named, "value", 0) or len(given(node, 1)) > 2 * rank or min(widths) < 0:
+        return none
+    return given(node, 0), tuple((widths[2 * i], widths[2 * i + 1]) for i in reversed(range(rank)))
 
 
 def named_padding(name: str, kernel: tuple[int, ...], dilation: Any) -> tuple[int, ...]:
@@ -246,14 +267,15 @@ def windowed(
     weight: ir.Value,
     shape: tuple[int, ...],
     groups: int,
-    window: list[list[int]],
+    windows: tuple[list[list[int]], list[int]],
     transpose: bool,
 ) -> ir.Value:
     """Return the sum over channels and window positions, one loop each.
 
-    A dimension of the window is an index and a guard. `window` has strides, pads and dilations, each with one number
-    for each dimension.
+    A dimension of the window is an index and a guard. `windows` has strides, pads before and dilations, each with one
+    number for each dimension, and pads before and after together.
     """
+    window, around = windows
     if x.dtype != "float32" or weight.dtype != "float32":
         raise ir.Unfusable(f"a convolution of {x.dtype}")
     source, weight = whole_load(lowering, x), operand(lowering, weight)
@@ -275,7 +297,7 @@ def windowed(
         k: ir.Group = () if kernel[i] == 1 else (ir.Atom(kernel[i], fixed=True, window=True),)
         if o and not plain and not transpose:
             o[0].along = windows_along(
-                source.stored[2 + i], shape[2 + i], (kernel[i] - 1) * dilation + 1, stride, 2 * pad
+                source.stored[2 + i], shape[2 + i], (kernel[i] - 1) * dilation + 1, stride, around[i]
             )
         lowering.loops.unify(k, weight.dims[3 + i])
         place, guard = position(o, k, source.stored[2 + i], (stride, pad, dilation), transpose)
