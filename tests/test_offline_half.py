@@ -96,7 +96,8 @@ CASES = {
         Case(
             "z = F.conv2d(x, y, padding=1, groups=4); return F.relu(z), F.max_pool2d(x, 3, 2, 1), "
             "F.avg_pool2d(x, 2), F.conv2d(x, y, padding=2, dilation=2, groups=4) * x, "
-            "*F.max_pool2d(x, 3, 1, 1, return_indices=True)",
+            "*F.max_pool2d(x, 3, 1, 1, return_indices=True), F.conv2d(x, y[:, :, :1], padding=1, groups=4), "
+            "-F.max_pool2d(-x, 3, 1, 1)",
             "torch.randn(2, 4, 10, 16)",
             "torch.randn(4, 1, 3, 3)",
         ),

@@ -119,7 +119,7 @@ class ReduceLoops(RegionPrinter):
         """Add the pass that completes every reduction of this level."""
         found = self.reductions(level)
         self.placing = any(v.kind in {Kind.MAXPLACE, Kind.MINPLACE} for v in found)
-        roots = [v.arg for v in found] + [g for v in found for g in v.guards]
+        roots = [v.arg for v in found] + [g for v in found for g in self.guards_of(v)]
         self.settle(roots, scope)
         inner = self.open_inner(scope)
         scanning = self.scans(roots, scope, inner, kind)
@@ -132,7 +132,7 @@ class ReduceLoops(RegionPrinter):
             acc_type = accumulator(v) if self.reduced_count() > 16384 or accumulator(v) != "double" else ctype
             start = start_of(v.kind, v.dtype)
             scope.lines.append(f"{acc_type} {name} = {start};")
-            guard = " && ".join(self.printer.emit(g, tail) for g in v.guards)
+            guard = " && ".join(self.printer.emit(g, tail) for g in self.guards_of(v))
             block = Scope(tail)
             line = self.step(v, name, acc_type, scope, block)
             lines = [*block.lines, line]
@@ -143,7 +143,7 @@ class ReduceLoops(RegionPrinter):
             if kind == "row" or not self.solo():
                 joined.append((name, f"{C[v.kind].functor}()", f"{acc_type}({start})"))
             scope.known[v] = name if acc_type == ctype else f"{ctype}({name})"
-        inside = "" if scanning or kind == "row" else self.whole_windows({g for v in found for g in v.guards})
+        inside = "" if scanning or kind == "row" else self.whole_windows({g for v in found for g in self.guards_of(v)})
         if inside:
             scope.lines += [
                 f"if ({inside}) {{",
@@ -155,6 +155,10 @@ class ReduceLoops(RegionPrinter):
         else:
             scope.lines += self.pass_loop(inner.lines, tail.lines, kind, active, scanning)
         scope.lines += self.join(joined, kind) if joined else []
+
+    def guards_of(self, value: ir.Reduce) -> tuple[ir.Index, ...]:
+        """Return the conditions under which an element takes part, as far as a thread looks at them."""
+        return value.guards
 
     def whole_windows(self, guards: set[ir.Index]) -> str:
         """Return the C condition that windows lie inside: a thread then adds them up without a look at each element.

@@ -21,9 +21,13 @@ from rag_kernels.offline.cuda.vectorized import neighbours, others, value_of
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
+from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.ir.reductions import Kind
 
 WIDTHS = (8, 4, 2)  # windows of a thread
 VECTOR_BYTES = 16
+LONG = 128  # times a thread's windows: of shorter rows most warps have windows at an edge, and would go both ways
+FILLING = {Kind.MAX: "-INFINITY", Kind.MIN: "INFINITY", Kind.SUM: "0.0f"}  # which leaves a reduction as it is
 MOST_BYTES = 256  # that a thread keeps of a tensor
 
 
@@ -35,7 +39,9 @@ class Span:
     """
 
     name: str
-    buffer: str
+    value: ir.Load
+    step: int  # from one window to the next
+    rest: Poly  # of the offset, without the place in a row
     width: int
     first: int
     count: int
@@ -62,6 +68,8 @@ class WindowLanes(CudaRegion):
     spans: dict[str, Span] = field(default_factory=dict)  # by the text of the load
     reads: list[str] = field(default_factory=list)  # statements that load them
     checks: dict[str, None] = field(default_factory=dict)  # of sizes, as C
+    filled: dict[ir.Value, str] = field(default_factory=dict)  # reductions that need no look at what lies outside
+    fillings: dict[str, str] = field(default_factory=dict)  # by the text of the load: what stands there in its place
 
     def find(self) -> bool:
         """Record what is read by vectors, and return whether windows of the lane read anything so."""
@@ -82,6 +90,9 @@ class WindowLanes(CudaRegion):
                 return False
             if isinstance(v, ir.Load) and v.storage in ITEMSIZE.keys() - {"bool"} and v.dtype != "bool":
                 self.take(v, nest.accesses[v])
+        self.find_filled()
+        for text, span in self.spans.items():
+            self.reads += self.reading(span, self.fillings.get(text, ""))
         for access in nest.stores.values():
             self.check(access, access.constant, self.width, [])
         return any(self.slides(v) for v in nest.accesses)
@@ -137,14 +148,13 @@ class WindowLanes(CudaRegion):
         if not width or kept > MOST_BYTES:
             return
         name = f"{self.printer.pointers[value.buffer][:-2]}_v{len(self.spans) or ''}"
-        span = Span(name, value.buffer, width, first, count, rows)
+        span = Span(name, value, step, rest, width, first, count, rows)
         self.spans[text] = span
         terms = ["u" if step == 1 else f"u * {step}", *nest.terms(access, taps)]
         start = last.offset - first * width
         element = span.element(" + ".join([*terms, *([str(start)] if start else [])]))
         half = stored_type(value.storage, "cuda") in {"__nv_bfloat16", "__half"}
         self.known_loads[text] = f"float({element})" if half else element
-        self.reads += self.reading(span, value, access, (step, rest))
         self.check(access, rest, width, [*ir.leaves(value.stored[-1])])
 
     def vector_width(self, value: ir.Load, access: Access, rest: Poly, step: int) -> int:
@@ -169,31 +179,63 @@ class WindowLanes(CudaRegion):
             if any(step) and not all(names and names <= set(mono) for mono in step):
                 self.checks[f"({text_of(step)}) % {width} == 0"] = None
 
-    def reading(self, span: Span, value: ir.Load, access: Access, place: tuple[int, Poly]) -> list[str]:
+    def find_filled(self) -> None:
+        """Record the reductions of loads alone, which take no notice of what stands in for elements outside."""
+        guarded = [v for v in ir.walk(*self.values) if isinstance(v, ir.Reduce) and v.guards]
+        read = {r: [self.text_of(v) for v in ir.walk(r.arg) if isinstance(v, ir.Load)] for r in guarded}
+        for r in guarded:
+            load = strip(r.arg)
+            text = self.text_of(load) if isinstance(load, ir.Load) else ""
+            alone = not any(text in read[other] for other in guarded if other is not r)
+            plain = r.dtype == "float32" and r.kind in FILLING and text in self.spans and alone
+            if plain and isinstance(load, ir.Load) and all(self.is_place_of(load, g) for g in r.guards):
+                self.filled[r] = self.fillings[text] = FILLING[r.kind]
+
+    @staticmethod
+    def is_place_of(load: ir.Load, guard: ir.Index) -> bool:
+        """Return whether a guard says that the load's place along one of its dimensions lies in the tensor."""
+        assert guard.limit is not None
+        return any(
+            isinstance(form, ir.Form)
+            and (dict(form.terms), form.offset, form.sizes)
+            == (dict(guard.form.terms), guard.form.offset, guard.form.sizes)
+            and ir.leaves(group) == ir.leaves(guard.limit)
+            for form, group in zip(load.index, load.stored, strict=True)
+        )
+
+    def guards_of(self, value: ir.Reduce) -> tuple[ir.Index, ...]:
+        return () if value in self.filled else value.guards
+
+    def reading(self, span: Span, filling: str) -> list[str]:
         """Return the statements that load a thread's vectors of a tensor."""
-        nest, lane = self.nest, self.nest.lane
+        nest, lane, value = self.nest, self.nest.lane, span.value
         assert lane
-        step, rest = place
         kind = f"Pack<{stored_type(value.storage, 'cuda')}, {span.width}>"
         total = " * ".join([str(span.count), *(loop.size for loop in span.rows)])
-        at = f"{self.width * step} * {lane.var}_q + {span.width} * (i + {span.first})"
+        at = f"{self.width * span.step} * {lane.var}_q + {span.width} * (i + {span.first})"
         terms = [
-            self.printer.pointers[span.buffer],
-            *nest.terms(access, [*nest.outer, *span.rows]),
-            *([text_of(rest)] if rest else []),
+            self.printer.pointers[value.buffer],
+            *nest.terms(nest.accesses[value], [*nest.outer, *span.rows]),
+            *([text_of(span.rest)] if span.rest else []),
         ]
         inside = [f"uint64_t(at) < uint64_t({nest.names.product(value.stored[-1])})"]
         for form, group in zip(value.index[:-1], value.stored, strict=False):
-            if isinstance(form, ir.Form) and any(x.leaves[0] in ir.leaves(a for a, _ in form.terms) for x in span.rows):
+            if isinstance(form, ir.Form) and (form.offset or form.sizes or [n for _, n in form.terms] not in ([], [1])):
                 inside.append(f"uint64_t({nest.position(form)}) < uint64_t({nest.names.product(group)})")
-        load = f"{span.vector('i')} = *reinterpret_cast<const {kind}*>({' + '.join([*terms, 'at'])});"
+        load = [f"{span.vector('i')} = *reinterpret_cast<const {kind}*>({' + '.join([*terms, 'at'])});"]
         if self.guarded:
-            load = f"if ({' && '.join(inside)}) {load}"
+            load = [f"if ({' && '.join(inside)}) {load[0]}"]
+            fill = f"{span.vector('i')}.x[e] = {filling};"
+            load += (
+                ["else {", "  #pragma unroll", f"  for (int e = 0; e < {span.width}; ++e) {fill}", "}"]
+                if filling
+                else []
+            )
         each = [
             "#pragma unroll",
             f"for (int i = 0; i < {span.count}; ++i) {{",
             f"  const int64_t at = {at};",
-            f"  {load}",
+            *indent(load),
             "}",
         ]
         return [f"{kind} {span.name}[{total}];", *around(list(span.rows), each, unroll=True)]
@@ -213,7 +255,7 @@ class WindowLanes(CudaRegion):
     def condition(self, name: str) -> str:
         """Return when the kernel of this name may run, as C."""
         pointers = dict.fromkeys(self.printer.pointers[b][:-2] for b in self.stores)
-        pointers |= dict.fromkeys(self.printer.pointers[span.buffer][:-2] for span in self.spans.values())
+        pointers |= dict.fromkeys(self.printer.pointers[span.value.buffer][:-2] for span in self.spans.values())
         data = ", ".join(f"{p}_data" if p in self.scratch else f"{p}.data" for p in pointers)
         return " && ".join([*self.checks, f"aligned({{{data}}})"])
 
@@ -228,10 +270,11 @@ class WindowLanes(CudaRegion):
         return [f"{self.vector(buffer)}.x[u] = {self.printer.emit(self.stores[buffer], scope)};"]
 
     def whole_windows(self, guards: set[ir.Index]) -> str:
-        inside = ReduceLoops.whole_windows(self, guards)
+        assert self.nest.lane
+        long = self.nest.lane.count >= LONG * self.width
+        inside = ReduceLoops.whole_windows(self, guards) if long else ""
         if not inside:
             return ""
-        assert self.nest.lane
         name, var = self.printer.name("whole"), self.nest.lane.var
         first = f"{self.width} * {self.quad.var}"
         self.reads += [
