@@ -46,7 +46,9 @@ class Technique:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Hold a kernel that uses a technique, with what it gained over one without; with the problem and the device."""
+    """Hold a kernel that uses a technique (`child`) and one without that it was made from, or that was made from it,
+    with what the use gained; with the problem and the device.
+    """
 
     child: str
     parent: str
@@ -107,7 +109,7 @@ PAIRS = """
     )
     SELECT DISTINCT d.child, d.source AS parent, c.device_key, p.us / c.us AS gain, child.source AS child_source,
         parent.source AS parent_source, coalesce(i.text, '') AS idea, child.backend, f.operators, f.dtypes,
-        c.problem_id
+        c.problem_id, f.source AS functional_source, f.shapes
     FROM edges AS d
     JOIN best AS c ON c.kernel_id = d.child
     JOIN best AS p ON p.kernel_id = d.source AND p.problem_id = c.problem_id AND p.device_key = c.device_key
@@ -135,6 +137,8 @@ class Pair:
     operators: tuple[str, ...]
     dtypes: tuple[str, ...]
     problem_id: str
+    functional_source: str = ""
+    shapes: tuple[tuple[int, ...], ...] = ()
 
 
 def known_techniques(archive: Tables) -> list[KnownTechnique]:
@@ -185,7 +189,11 @@ def pairs(archive: Tables) -> list[Pair]:
     """Return every kernel with the one that it was made from, where both were timed on the same problem and device."""
     with archive.database.read() as con:
         found = rows.query(con, PAIRS)
-    return [Pair(**{**row, "operators": tuple(row["operators"]), "dtypes": tuple(row["dtypes"])}) for row in found]
+    lists = ("operators", "dtypes")
+    return [
+        Pair(**{**row, **{name: tuple(row[name]) for name in lists}, "shapes": tuple(map(tuple, row["shapes"]))})
+        for row in found
+    ]
 
 
 def technique_of(row: rows.Row) -> Technique:

@@ -106,7 +106,7 @@ def test_lineage_proves_a_card_or_speaks_against_it() -> None:
         problem("tanh").problem.name,
     )
     held = weight(known)
-    assert held > 1 > UNPROVEN and "made 1 of 1 kernels faster" in told_evidence(known)
+    assert held > 1 > UNPROVEN and "made 1 of 1 kernels faster than the same without it" in told_evidence(known)
     _, loser = lineage.step(problem("exp"), 200.0)
     known = lineage.known()
     assert weight(
@@ -127,6 +127,29 @@ def test_what_a_parent_does_already_proves_nothing_nor_does_what_was_in_view() -
     commented = source(PLAIN.replace("for (", "// omp simd reduction\nfor ("), 4)
     lineage.judge(fp, commented, 50.0, lineage.judge(fp, source(PLAIN, 5), 100.0, idea="plain"), idea="talk")
     assert lineage.known().evidence == ()
+
+
+def test_a_child_that_gives_a_technique_up_speaks_for_it_or_against_it() -> None:
+    lineage = Lineage()
+    user = lineage.judge(problem("tanh"), source(SIMD, 1), 50.0, idea="vectors")
+    plain = lineage.judge(problem("tanh"), source(PLAIN, 2), 100.0, user, idea="Tune: vector 4 -> 1.")
+    [proof] = lineage.known().evidence
+    assert (proof.child, proof.parent, proof.gain) == (user, plain, 2.0)
+
+
+def test_a_pair_that_differs_by_several_cards_proves_none_unless_one_is_for_its_problem() -> None:
+    lineage = Lineage()
+    lineage.known()
+    others = {"row_sizes": (1 << 20,)}, {"operators": ("conv",)}, {"dtypes": ("bfloat16",)}
+    right = Technique("right", "", operators=("activation",), signs=("omp simd",))
+    cards = [replace(right, title=f"{more}", **more) for more in others]
+    add_techniques(lineage.archive, [*cards, right])
+    lineage.step(problem("tanh"), 50.0)
+    assert [len(lineage.known(card.title).evidence) for card in (*cards, right)] == [0, 0, 0, 1]
+    assert not lineage.known().evidence  # of reductions, and here is none
+    add_techniques(lineage.archive, [replace(right, title="as good")])
+    lineage.step(problem("relu"), 50.0)
+    assert len(lineage.known("right").evidence) == 1 and not lineage.known("as good").evidence
 
 
 def test_an_idea_that_gained_on_several_problems_becomes_a_card() -> None:

@@ -107,7 +107,7 @@ def told_evidence(known: KnownTechnique) -> str:
             best = held[0]
             by = f"{best.problem_name} by {best.child} on {best.device_name}"
             parts.append(
-                f"made {len(held)} of {len(known.evidence)} kernels faster than their parents, "
+                f"made {len(held)} of {len(known.evidence)} kernels faster than the same without it, "
                 f"{held[-1].gain:.2f} to {best.gain:.2f} times ({by}){_at(held)}"
             )
         if lost:
