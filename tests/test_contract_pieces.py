@@ -77,8 +77,16 @@ def test_what_ampere_has_compiles_for_it(tmp_path: Path) -> None:
 
 
 @needs_nvcc
-def test_what_a_target_lacks_is_not_declared_for_it(tmp_path: Path) -> None:
-    made = pieces.build_pieces(("product_wgmma",), "sm_80", tmp_path)["product_wgmma"]
+def test_what_blackwell_has_compiles_for_it(tmp_path: Path) -> None:
+    built(("product_tcgen05", "cluster_sum", "tma_copy", "product_split_tf32"), "sm_100", tmp_path)
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("name", "arch"), [("product_wgmma", "sm_80"), ("product_wgmma", "sm_100"), ("product_tcgen05", "sm_90")]
+)
+def test_what_a_target_lacks_is_not_declared_for_it(name: str, arch: str, tmp_path: Path) -> None:
+    made = pieces.build_pieces((name,), arch, tmp_path)[name]
     assert isinstance(made, BuildError) and "has no member" in made.log
 
 

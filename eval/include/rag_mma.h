@@ -3,9 +3,10 @@
 //   sm_80 and later   cp_async_16, ldmatrix, mma_bf16, mma_f16, mma_tf32, mma_s8, split_tf32
 //   sm_90 and later   stmatrix
 //   sm_90a alone      wgmma_bf16, wgmma_f16, wgmma_tf32, wgmma_e4m3, and what goes with them
+//   sm_100a alone     tcgen05_bf16, tcgen05_f16, and tensor memory, where their sums lie
 //
-// sm_100 has no wgmma (its tcgen05 is not here); mma and ldmatrix work there. What a target has not is not declared:
-// RK_ON_HOPPER is defined in device code that has wgmma.
+// What a target has not is not declared: RK_ON_HOPPER is defined in device code that has wgmma, RK_ON_BLACKWELL in
+// such that has tcgen05. Nothing for sm_100a was run so far: it is compiled, and follows the PTX manual.
 // Fragments of mma: lane = 4 g + t (g = lane / 4, t = lane % 4). Sums of 16 x 8: d[0], d[1] are row g, columns 2t and
 // 2t + 1; d[2], d[3] are row g + 8. Left of 16 x 16: a[0], a[2] are row g, a[1], a[3] row g + 8, terms 2t, 2t + 1 (and
 // + 8 in a[2], a[3]); right: b[0], b[1] are column g, terms 2t, 2t + 1 (and + 8).
@@ -13,6 +14,9 @@
 #include "rag_kernel.h"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define RK_ON_HOPPER
+#endif
+#ifdef __CUDA_ARCH_FEAT_SM100_ALL
+#define RK_ON_BLACKWELL
 #endif
 #if RK_DEVICE && defined(__CUDACC__)
 namespace rk {
@@ -224,6 +228,63 @@ RK_WGMMA_16 RK_WGMMA_32 RK_WGMMA_64 RK_WGMMA_128 RK_WGMMA_192 RK_WGMMA_256
   template <int LANES_RIGHT = 0, int N> __device__ void NAME(float (&)[N], const uint32_t (&)[4], uint64_t, int = 1) {}
 RK_WGMMA(wgmma_bf16) RK_WGMMA(wgmma_f16) RK_WGMMA(wgmma_tf32) RK_WGMMA(wgmma_e4m3)
 #endif
+#endif
+
+#if !defined(__CUDA_ARCH__) || defined(RK_ON_BLACKWELL)
+// Tensor memory: 128 lanes of 512 columns of 32 bits an SM. One whole warp takes COLUMNS of it (a power of two, 32 at
+// least), whose address is written to shared memory at `to`, and gives them back at the end; all have to be given back.
+template <int COLUMNS> __device__ __forceinline__ void tmem_take(uint32_t to) {
+  asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" :: "r"(to), "n"(COLUMNS) : "memory");
+  asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;");
+}
+template <int COLUMNS> __device__ __forceinline__ void tmem_give_back(uint32_t at) {
+  asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" :: "r"(at), "n"(COLUMNS));
+}
+// 32 columns of this warp's 32 lanes: lane l of warp w of a warpgroup has row 32 w + l, column c in d[c]. `at` is the
+// address of tensor memory, plus the first column, plus 32 w << 16. They are there after tmem_wait.
+__device__ __forceinline__ void tmem_load_32(float (&d)[32], uint32_t at) {
+  asm volatile("tcgen05.ld.sync.aligned.32x32b.x32.b32 "
+               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+               "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, [%32];"
+               : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]), "=f"(d[7]),
+                 "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15]),
+                 "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]), "=f"(d[21]), "=f"(d[22]), "=f"(d[23]),
+                 "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]), "=f"(d[28]), "=f"(d[29]), "=f"(d[30]), "=f"(d[31])
+               : "r"(at) : "memory");
+}
+// What was loaded is there: `d` is not read before.
+__device__ __forceinline__ void tmem_wait(float (&d)[32]) {
+  asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
+#pragma unroll
+  for (int u = 0; u < 32; ++u) asm volatile("" : "+f"(d[u]) :: "memory");
+}
+// Between a barrier of threads and tcgen05: `before` by who worked last, `after` by who goes on.
+__device__ __forceinline__ void tcgen05_before_sync() { asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory"); }
+__device__ __forceinline__ void tcgen05_after_sync() { asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory"); }
+// A factor's tile of 128 bytes of terms a row, swizzled by 128 bytes as TMA writes it, at a multiple of 1024 bytes; the
+// next 16 terms are 32 bytes on.
+__device__ __forceinline__ uint64_t tcgen05_descriptor(uint32_t at) {
+  return uint64_t((at & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 46 |
+         uint64_t(2) << 61;
+}
+// By one thread: 128 rows x COLUMNS (a multiple of 16, at most 256) of 16 terms, added to sums in tensor memory from
+// the column `sums` on, row r in lane r; without `more` they are overwritten. tcgen05_commit(bar): an arrival at the
+// barrier when all products so far are done, after which the factors' memory is free and tcgen05_after_sync tells of
+// the sums.
+#define RK_TCGEN05(NAME, KIND)                                                                                       \
+  template <int COLUMNS>                                                                                             \
+  __device__ __forceinline__ void NAME(uint32_t sums, uint64_t left, uint64_t right, int more = 1) {                 \
+    static_assert(COLUMNS % 16 == 0 && COLUMNS <= 256, "columns in multiples of 16, at most 256");                   \
+    constexpr uint32_t shape = 1 << 4 | KIND << 7 | KIND << 10 | (COLUMNS >> 3) << 17 | (128 >> 4) << 24;            \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0;\n"                                                           \
+                 "tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %2, %3, p; }"                                         \
+                 :: "r"(sums), "l"(left), "l"(right), "r"(shape), "r"(more) : "memory");                             \
+  }
+RK_TCGEN05(tcgen05_f16, 0)
+RK_TCGEN05(tcgen05_bf16, 1)
+__device__ __forceinline__ void tcgen05_commit(uint32_t bar) {
+  asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" :: "r"(bar) : "memory");
+}
 #endif
 
 }  // namespace rk

@@ -165,8 +165,8 @@ def gpu_machine() -> str:
 
 
 def target_of(arch: str) -> str:
-    """Return what a compiler is told for a GPU: Hopper's own instructions (wgmma, TMA) need the `a` target."""
-    return "sm_90a" if arch == "sm_90" else arch
+    """Return what a compiler is told for a GPU: instructions of one generation (wgmma, tcgen05) need the `a` target."""
+    return f"{arch}a" if arch in ("sm_90", "sm_100") else arch
 
 
 def absent_gpu() -> Device:
