@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
+import json
 import re
 import shlex
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rag_kernels.budget import Ledger
@@ -30,7 +31,7 @@ from rag_kernels.eval import codec
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import FunctionalProblem, Passed, Problem, verdict_name
 from rag_kernels.experiments.bootstrap import Interval, ratio_interval, share_interval
-from rag_kernels.long_runs.sampling import Sampled, Verdicts, read_baselines, read_verdicts, write_line
+from rag_kernels.long_runs.sampling import Sampled, Verdicts, read_baselines, write_line
 from rag_kernels.options import Options
 from rag_kernels.records import Budget, WriterError
 from rag_kernels.run.session import run_setting
@@ -138,24 +139,51 @@ class Outcome:
 
 
 def table(asked: argparse.Namespace) -> None:
-    found: dict[str, dict[str, Outcome]] = {}
     texts = [gzip.decompress(f.read_bytes()).decode() if f.suffix == ".gz" else f.read_text() for f in asked.verdicts]
-    told = ARCHIVE.sub("", STORE.sub("cmd:reply_folder.py ", "".join(texts)))
+    told = ARCHIVE.sub("", STORE.sub("cmd:reply_folder.py ", "".join(texts))).splitlines(keepends=True)
+    kept = [line if ours(line) else without_texts(line) for line in told]
     if asked.keep:
-        asked.keep.write_bytes(gzip.compress(told.encode(), mtime=0))
-    with tempfile.TemporaryDirectory() as folder:
-        together = Path(folder) / "verdicts.jsonl"
-        together.write_text(told)
-        verdicts = read_verdicts(together)
-    for one in verdicts:
-        arm = str(run_setting(one.sampled.run, "batch")).removeprefix("b_")
-        came = outcome(one)
+        asked.keep.write_bytes(gzip.compress("".join(kept).encode(), mtime=0))
+    found: dict[str, dict[str, Outcome]] = {}
+    for line in told:
+        row = json.loads(line)
+        if "verdicts" in row:
+            verdicts = codec.decode(row["verdicts"])
+            arm, came = arm_of(verdicts), outcome(verdicts)
+        else:
+            arm, came = row["arm"], row["outcome"] and Outcome(**row["outcome"])
         if came:
-            found.setdefault(arm, {})[one.sampled.problem.name] = came
+            found.setdefault(arm, {})[row["problem"]] = came
     arms = [arm for arm in asked.arms if arm in found]
     names = sorted({name for by_problem in found.values() for name in by_problem})
     parts = [summary(arms, found), by_what_was_shown(arms, found), each(arms, names, found)]
     print("\n\n".join("\n".join(lines) for lines in parts))
+
+
+def arm_of(told: Verdicts) -> str:
+    return str(run_setting(told.sampled.run, "batch")).removeprefix("b_")
+
+
+def ours(line: str) -> bool:
+    """Return whether the line is of a problem beside this file, whose text may be handed on."""
+    row = json.loads(line)
+    return "verdicts" not in row or (HERE / "problems" / f"{row['problem']}.py").is_file()
+
+
+def without_texts(line: str) -> str:
+    """Return what came of a draft, its reply, and the digest of its prompt, which has the text of others."""
+    row = json.loads(line)
+    told: Verdicts = codec.decode(row["verdicts"])
+    [call] = told.sampled.calls[-1:]
+    came = outcome(told)
+    kept = {
+        "problem": row["problem"],
+        "arm": arm_of(told),
+        "outcome": came and asdict(came),
+        "reply": call.reply,
+        "prompt_sha256": hashlib.sha256(call.prompt.encode()).hexdigest(),
+    }
+    return json.dumps(kept) + "\n"
 
 
 def outcome(told: Verdicts) -> Outcome | None:
@@ -259,7 +287,7 @@ def main() -> None:
     command = commands.add_parser("table")
     command.set_defaults(function=table)
     command.add_argument("verdicts", type=Path, nargs="+")
-    command.add_argument("--keep", type=Path, help="write all verdicts, with prompts and replies, into one file")
+    command.add_argument("--keep", type=Path, help="write all verdicts into one file; of others' problems no text")
     command.add_argument("--arms", nargs="*", default=ARMS)
     asked = parser.parse_args()
     asked.function(asked)
