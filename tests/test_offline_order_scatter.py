@@ -152,6 +152,29 @@ def test_in_both_languages(name: str, made: Made) -> None:
         compared(fp, call, x, torch.randint(0, 9, (9, 40)))
 
 
+def test_few_of_many_are_the_first_ones_whatever_stands_where(made: Made) -> None:
+    """Few, more than few and a large part of a lane; in random and in both sorted orders, with equal elements and NaN.
+
+    Of equal elements those come first that stand first, as a stable sort has them.
+    """
+    counts = (1, 3, 16, 17, 60)
+    body = "return " + ", ".join(f"*x.topk({k})" for k in counts) + ", *x.topk(5, 1, False), *y.topk(20)"
+    fp, call = made("few_of_many", Case(body, "torch.randn(6, 400)", "torch.randint(-9, 9, (6, 400))"))
+    for length in (61, 64, 65, 255, 321, 4099):
+        drawn = torch.randn(6, length)
+        drawn[1], drawn[2] = torch.arange(length), -torch.arange(length)
+        drawn[3], drawn[4] = drawn[3].round(), drawn[4] * 0
+        drawn[5, ::7], drawn[5, ::5], drawn[5, 1::9] = float("nan"), -0.0, float("-inf")
+        y = drawn.nan_to_num(0, 9, -9).long() * (1 << 35)
+        asked = [*((drawn, k, True) for k in counts), (drawn, 5, False), (y, 20, True)]
+        outputs = [t for v, k, _ in asked for t in (v.new_empty(6, k), torch.empty(6, k, dtype=torch.int64))]
+        call_into(call, (drawn, y), outputs, fp)
+        for (v, k, down), (elements, places) in zip(asked, zip(outputs[::2], outputs[1::2], strict=True), strict=True):
+            order = torch.sort(v, dim=1, descending=down, stable=True)[1][:, :k]
+            assert torch.equal(places, order), (length, k, down)
+            torch.testing.assert_close(elements, v.gather(1, order), rtol=0, atol=0, equal_nan=True)
+
+
 def special_orders() -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return what is hard to sort: every element distinct, so that indices are comparable, but for what is stable."""
     nan, inf = float("nan"), float("inf")

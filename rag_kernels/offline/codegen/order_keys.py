@@ -10,15 +10,15 @@ namespace order {
 template <bool DOWN, class K> RK_INLINE K turned(K k) { return DOWN ? K(~k) : k; }
 template <bool DOWN> RK_INLINE uint32_t key(float x) {
   uint32_t u;
-  x = x == 0 ? 0.0f : x;
+  x += 0.0f;
   memcpy(&u, &x, 4);
-  return turned<DOWN>(x != x ? ~0u : u >> 31 ? ~u : u | 0x80000000u);
+  return turned<DOWN>(x != x ? ~0u : u ^ (uint32_t(int32_t(u) >> 31) | 0x80000000u));
 }
 template <bool DOWN> RK_INLINE uint64_t key(double x) {
   uint64_t u;
-  x = x == 0 ? 0.0 : x;
+  x += 0.0;
   memcpy(&u, &x, 8);
-  return turned<DOWN>(x != x ? ~uint64_t(0) : u >> 63 ? ~u : u | uint64_t(1) << 63);
+  return turned<DOWN>(x != x ? ~uint64_t(0) : u ^ (uint64_t(int64_t(u) >> 63) | uint64_t(1) << 63));
 }
 template <bool DOWN> RK_INLINE uint64_t key(int64_t x) { return turned<DOWN>(uint64_t(x) ^ uint64_t(1) << 63); }
 template <bool DOWN> RK_INLINE uint32_t key(int32_t x) { return turned<DOWN>(uint32_t(x) ^ 0x80000000u); }

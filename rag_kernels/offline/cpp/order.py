@@ -55,29 +55,50 @@ template <class P> void sort(P* at, P* other, int64_t n) {
   if (from != at) std::copy(from, from + n, at);
 }
 
-// The `wanted` first elements of `n`, in order, at the front of `kept`, which has room for `n`.
+// The `wanted` first elements of `n`, in order, at the front of `kept`, which has room for `n`. Keys are computed
+// ahead, some at once; where none of them is less than what is kept they are passed over.
 template <class P, class Key> void first_of(int64_t n, int64_t wanted, P* kept, P* other, Key key) {
-  const int64_t room = std::max<int64_t>(4 * wanted, 1024);
-  if (n <= room) {
+  using K = decltype(key(0));
+  constexpr int64_t STEP = 64, FEW = 16;
+  const int64_t room = std::max<int64_t>(4 * wanted, 4 * STEP);
+  if (4 * wanted > n || n <= (wanted > FEW ? room : 32)) {
     for (int64_t i = 0; i < n; ++i) kept[i] = placed(key(i), uint32_t(i));
-    return sort(kept, other, n);
+    if (2 * wanted > n) return sort(kept, other, n);
+    std::nth_element(kept, kept + wanted - 1, kept + n);
+    return std::sort(kept, kept + wanted);
   }
+  K keys[STEP], most = ~K(0);
   int64_t count = 0;
-  auto most = ~decltype(key(0))(0);
   const auto shrink = [&] {
     std::nth_element(kept, kept + wanted - 1, kept + count);
     count = wanted;
-    most = decltype(most)(key_of(kept[wanted - 1]));
+    most = K(key_of(kept[wanted - 1]));
   };
-  for (int64_t start = 0; start < n; start += 256) {  // an equal key that comes later stands behind
-    const int64_t stop = std::min<int64_t>(start + 256, n);
-    for (int64_t i = start; i < stop; ++i) {
-      const auto mine = key(i);
-      kept[count] = placed(mine, uint32_t(i));
-      count += mine < most || count < wanted;
+  for (int64_t start = 0; start < n; start += STEP) {  // an equal key that comes later stands behind
+    const int64_t here = std::min(STEP, n - start);
+    K least = ~K(0);
+#pragma omp simd
+    for (int64_t i = 0; i < here; ++i) keys[i] = key(start + i);
+    for (int64_t i = 0; i < here; ++i) least = keys[i] < least ? keys[i] : least;
+    if (count >= wanted && !(least < most)) continue;
+    if (wanted > FEW) {
+      for (int64_t i = 0; i < here; ++i) {
+        kept[count] = placed(keys[i], uint32_t(start + i));
+        count += keys[i] < most || count < wanted;
+      }
+      if (count + STEP > room) shrink();
+      continue;
     }
-    if (count + 256 > room) shrink();
+    for (int64_t i = 0; i < here; ++i) {
+      if (count == wanted && !(keys[i] < most)) continue;
+      const P mine = placed(keys[i], uint32_t(start + i));
+      int64_t j = count < wanted ? count++ : wanted - 1;
+      for (; j > 0 && mine < kept[j - 1]; --j) kept[j] = kept[j - 1];
+      kept[j] = mine;
+      if (count == wanted) most = K(key_of(kept[wanted - 1]));
+    }
   }
+  if (wanted <= FEW) return;
   if (count > wanted) shrink();
   std::sort(kept, kept + wanted);
 }
