@@ -36,8 +36,6 @@ LATE_IMPORTS = ("rag_kernels/cli/", "eval/")
 CHILDREN = ("eval/numerics/", "eval/children/")
 MAY_IMPORT_CHILDREN = (*CHILDREN, "eval/zoo/")
 
-every_file = pytest.mark.parametrize("file", FILES, ids=graph.shown)
-
 
 def folder_of(name: str) -> str:
     """Return the folder in which a module of ours lies, by its full name."""
@@ -69,21 +67,24 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.split("\n")[-2].split())
 
 
-@every_file
-def test_imports_point_left(file: Path) -> None:
-    place = LINE.index(graph.shown(file).split("/")[0])
-    for found in own(file):
-        name = found.module
-        assert name.split(".")[0] == "rag_kernels", f"{file}: imports {name}, a name that a user may have"
-        assert LINE.index(folder_of(name)) <= place, f"{file}: imports {name}, which lies to the right"
+def test_imports_point_left() -> None:
+    wrong = []
+    for file in FILES:
+        place = LINE.index(graph.shown(file).split("/")[0])
+        for name in (found.module for found in own(file)):
+            if name.split(".")[0] != "rag_kernels":
+                wrong.append(f"{file}: imports {name}, a name that a user may have")
+            elif LINE.index(folder_of(name)) > place:
+                wrong.append(f"{file}: imports {name}, which lies to the right")
+    assert wrong == []
 
 
-@every_file
-def test_imports_are_absolute_and_none_hides_in_a_function(file: Path) -> None:
-    relative = [n for n, _ in graph.statements(graph.tree_of(file)) if isinstance(n, ast.ImportFrom) and n.level]
-    assert not relative, f"{file}: relative import"
-    if not graph.shown(file).startswith(LATE_IMPORTS):
-        assert [i for i in own(file) if i.when == "late"] == [], f"{file}: imports our own packages inside a function"
+def test_imports_are_absolute_and_none_hides_in_a_function() -> None:
+    statements = [(f, n) for f in FILES for n, _ in graph.statements(graph.tree_of(f))]
+    assert [str(f) for f, n in statements if isinstance(n, ast.ImportFrom) and n.level] == [], "relative imports"
+    at_once = [f for f in FILES if not graph.shown(f).startswith(LATE_IMPORTS)]
+    late = [(str(f), i.module) for f in at_once for i in own(f) if i.when == "late"]
+    assert late == [], "our own packages are imported inside functions"
 
 
 def test_there_are_no_rings() -> None:

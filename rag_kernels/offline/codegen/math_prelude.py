@@ -1,14 +1,29 @@
 """Functions that generated kernels may call, by name; only those used are printed.
 
-The C++ ones are straight-line so that `#pragma omp simd` can vectorise them, and within a few ulp in float; the
-rare ones call libm. The CUDA ones call CUDA's own functions, built without fast-math.
+What an operator's text takes from C's library is here by itself (`operator_texts._libm`). The C++ ones are
+straight-line so that `#pragma omp simd` can vectorise them, and within a few ulp in float; the rare ones call libm. The
+CUDA ones call CUDA's own functions, built without fast-math.
 """
 
 from rag_kernels.offline.codegen.c_types import stored_type
+from rag_kernels.offline.codegen.operator_texts import C
 from rag_kernels.offline.ir.dtypes import HALF
 
-LIBM = "acos acosh asin asinh atan atanh ceil cos cosh erfc floor log10 log2 nearbyint sin sinh tan trunc".split()
-LIBM_OF_TWO = ("fmod", "atan2", "pow", "hypot")
+LIBM = {text.libm: operator.traits.arity for operator, text in C.items() if text.libm}
+"""Functions of C's library, and how many operands they have: whatever an operator's text names."""
+NAMES = sorted(LIBM, key=lambda name: (LIBM[name], name))
+
+
+def _wrapped(name: str, *, cuda: bool) -> tuple[str, tuple[str, ...]]:
+    """Return the text of `rk_NAME`, which is that of C's library, for float and double."""
+    head, names = "__device__ inline" if cuda else "inline", "xy"[: LIBM[name]]
+    lines = []
+    for c_type, function in (("float", f"{name}f"), ("double", name)):
+        taken = ", ".join(f"{c_type} {x}" for x in names)
+        called = f"{function if cuda else f'std::{name}'}({', '.join(names)})"
+        lines.append(f"{head} {c_type} rk_{name}({taken}) {{ return {called}; }}\n")
+    return "".join(lines), ()
+
 
 CPP: dict[str, tuple[str, tuple[str, ...]]] = {
     "rk_logaddexp": (
@@ -281,49 +296,20 @@ inline double rk_softplus(double x) { return (x < 0 ? 0 : x) + std::log1p(std::e
     ),
 }
 
-CPP |= {
-    f"rk_{name}": (
-        f"inline float rk_{name}(float x) {{ return std::{name}(x); }}\n"
-        f"inline double rk_{name}(double x) {{ return std::{name}(x); }}\n",
-        (),
-    )
-    for name in LIBM
-    if f"rk_{name}" not in CPP
-}
-CPP |= {
-    f"rk_{name}": (
-        f"inline float rk_{name}(float x, float y) {{ return std::{name}(x, y); }}\n"
-        f"inline double rk_{name}(double x, double y) {{ return std::{name}(x, y); }}\n",
-        (),
-    )
-    for name in LIBM_OF_TWO
-    if f"rk_{name}" not in CPP
-}
-
+CPP |= {f"rk_{name}": _wrapped(name, cuda=False) for name in NAMES if f"rk_{name}" not in CPP}
 CPP |= {
     f"rk_{dtype}": (f"inline float rk_{dtype}(float x) {{ {stored_type(dtype, 'cpu')} y; y = x; return y; }}\n", ())
     for dtype in sorted(HALF)
 }
 
 CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
-    name: (
-        f"__device__ inline float {name}(float x) {{ return {c}f(x); }}\n"
-        f"__device__ inline double {name}(double x) {{ return {c}(x); }}\n"
-        + ("__device__ inline int64_t rk_abs(int64_t x) { return x < 0 ? -x : x; }\n" if name == "rk_abs" else ""),
+    "rk_abs": (
+        "__device__ inline float rk_abs(float x) { return fabsf(x); }\n"
+        "__device__ inline double rk_abs(double x) { return fabs(x); }\n"
+        "__device__ inline int64_t rk_abs(int64_t x) { return x < 0 ? -x : x; }\n",
         (),
-    )
-    for name, c in {
-        "rk_abs": "fabs",
-        "rk_exp": "exp",
-        "rk_exp2": "exp2",
-        "rk_expm1": "expm1",
-        "rk_tanh": "tanh",
-        "rk_erf": "erf",
-        "rk_log": "log",
-        "rk_log1p": "log1p",
-        "rk_sqrt": "sqrt",
-        **{f"rk_{name}": name for name in LIBM},
-    }.items()
+    ),
+    **{f"rk_{name}": _wrapped(name, cuda=True) for name in NAMES},
 }
 CUDA |= {
     f"rk_{dtype}": (
@@ -358,14 +344,6 @@ CUDA["rk_softplus"] = (
     "__device__ inline double rk_softplus(double x) { return (x < 0.0 ? 0.0 : x) + log1p(exp(-fabs(x))); }\n",
     (),
 )
-CUDA |= {
-    f"rk_{name}": (
-        f"__device__ inline float rk_{name}(float x, float y) {{ return {name}f(x, y); }}\n"
-        f"__device__ inline double rk_{name}(double x, double y) {{ return {name}(x, y); }}\n",
-        (),
-    )
-    for name in LIBM_OF_TWO
-}
 CUDA["rk_rest"] = ("template <class A, class B> __device__ inline auto rk_rest(A a, B b) { return a % b; }\n", ())
 CUDA["rk_logaddexp"] = (
     "template <class T, class V> __device__ inline T rk_logaddexp(T a, V x) {\n"

@@ -2,7 +2,7 @@
 
 Comes in: an operator, the dtype of what it gives, and whether functions may be exact to some bits fewer. Goes out: a
 `Text`, in which `{0}`, `{1}`... stand for the operands and `{T}` for the C type of the result. The functions `rk_exp`,
-`rk_tanh`... are those of `math_prelude.py`, which has each for both languages.
+`rk_tanh`... are those of `math_prelude.py`, which has each for both languages: those of `_libm` by itself.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ NAME, UNARY, PRODUCT, SUM, SHIFT, ORDER, EQUALITY, BIT_AND, BIT_XOR, BIT_OR, BOT
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An operator in C, and how tightly it binds."""
+    """An operator in C, and how tightly it binds.
+
+    `libm`: the function of C's library that `math_prelude` wraps as the form's, where it has no better one.
+    """
 
     form: str
     binds: int = NAME
+    libm: str = ""
 
     def repeats(self, place: int) -> bool:
         """Return whether an operand is written more than once, so that it must have a name."""
@@ -40,6 +44,10 @@ def _call(name: str) -> Text:
     return Text(f"{name}({{0}})")
 
 
+def _libm(name: str, operands: str = "{0}") -> Text:
+    return Text(f"rk_{name}({operands})", libm=name)
+
+
 C: dict[Operator, Text] = {
     Operator.CAST: Text("{T}({0})"),
     Operator.ADD: Text("{0} + {1}", SUM),
@@ -48,44 +56,44 @@ C: dict[Operator, Text] = {
     Operator.DIV: Text("{0} / {1}", PRODUCT),
     Operator.DIV_NEAR: Text("__fdividef({0}, {1})"),
     Operator.QUOTIENT: Text("{0} / {1}", PRODUCT),
-    Operator.REST: Text("rk_fmod({0}, {1})"),
+    Operator.REST: _libm("fmod", "{0}, {1}"),
     Operator.NEG: Text("-{0}", UNARY),
     Operator.ABS: _call("rk_abs"),
     Operator.MAXIMUM: Text("{0} < {1} || {1} != {1} ? {1} : {0}", CHOICE),
     Operator.MINIMUM: Text("{1} < {0} || {1} != {1} ? {1} : {0}", CHOICE),
-    Operator.FLOOR: _call("rk_floor"),
-    Operator.CEIL: _call("rk_ceil"),
-    Operator.ROUND: _call("rk_nearbyint"),
-    Operator.TRUNC: _call("rk_trunc"),
+    Operator.FLOOR: _libm("floor"),
+    Operator.CEIL: _libm("ceil"),
+    Operator.ROUND: _libm("nearbyint"),
+    Operator.TRUNC: _libm("trunc"),
     Operator.AS_FLOAT16: _call("rk_float16"),
     Operator.AS_BFLOAT16: _call("rk_bfloat16"),
-    Operator.SQRT: _call("rk_sqrt"),
-    Operator.EXP: _call("rk_exp"),
+    Operator.SQRT: _libm("sqrt"),
+    Operator.EXP: _libm("exp"),
     Operator.EXP_BELOW: Text("rk_exp_below({0}, {1})"),
-    Operator.EXP2: _call("rk_exp2"),
-    Operator.EXPM1: _call("rk_expm1"),
-    Operator.LOG: _call("rk_log"),
-    Operator.LOG1P: _call("rk_log1p"),
-    Operator.LOG2: _call("rk_log2"),
-    Operator.LOG10: _call("rk_log10"),
+    Operator.EXP2: _libm("exp2"),
+    Operator.EXPM1: _libm("expm1"),
+    Operator.LOG: _libm("log"),
+    Operator.LOG1P: _libm("log1p"),
+    Operator.LOG2: _libm("log2"),
+    Operator.LOG10: _libm("log10"),
     Operator.SOFTPLUS: _call("rk_softplus"),
-    Operator.POW: Text("rk_pow({0}, {1})"),
-    Operator.SIN: _call("rk_sin"),
-    Operator.COS: _call("rk_cos"),
-    Operator.TAN: _call("rk_tan"),
-    Operator.ASIN: _call("rk_asin"),
-    Operator.ACOS: _call("rk_acos"),
-    Operator.ATAN: _call("rk_atan"),
-    Operator.ATAN2: Text("rk_atan2({0}, {1})"),
-    Operator.SINH: _call("rk_sinh"),
-    Operator.COSH: _call("rk_cosh"),
-    Operator.TANH: _call("rk_tanh"),
-    Operator.ASINH: _call("rk_asinh"),
-    Operator.ACOSH: _call("rk_acosh"),
-    Operator.ATANH: _call("rk_atanh"),
-    Operator.ERF: _call("rk_erf"),
-    Operator.ERFC: _call("rk_erfc"),
-    Operator.HYPOT: Text("rk_hypot({0}, {1})"),
+    Operator.POW: _libm("pow", "{0}, {1}"),
+    Operator.SIN: _libm("sin"),
+    Operator.COS: _libm("cos"),
+    Operator.TAN: _libm("tan"),
+    Operator.ASIN: _libm("asin"),
+    Operator.ACOS: _libm("acos"),
+    Operator.ATAN: _libm("atan"),
+    Operator.ATAN2: _libm("atan2", "{0}, {1}"),
+    Operator.SINH: _libm("sinh"),
+    Operator.COSH: _libm("cosh"),
+    Operator.TANH: _libm("tanh"),
+    Operator.ASINH: _libm("asinh"),
+    Operator.ACOSH: _libm("acosh"),
+    Operator.ATANH: _libm("atanh"),
+    Operator.ERF: _libm("erf"),
+    Operator.ERFC: _libm("erfc"),
+    Operator.HYPOT: _libm("hypot", "{0}, {1}"),
     Operator.LT: Text("{0} < {1}", ORDER),
     Operator.LE: Text("{0} <= {1}", ORDER),
     Operator.GT: Text("{0} > {1}", ORDER),
