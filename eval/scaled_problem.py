@@ -37,18 +37,24 @@ class Site:
     reach: Reach
 
 
+def _within(reach: Reach) -> tuple[Reach, ...]:
+    """Return a reach and those that it takes in."""
+    every = (*REACHES, LAST)
+    return every[: every.index(reach) + 1]
+
+
 def scaled(problem: Problem, factor: float, *, reach: Reach = "all") -> Problem | None:
     """Shrink sizes until their product has shrunk by about `factor`; None if no size can shrink.
 
     `reach` bounds which sizes: the batch, every size that only the inputs have, or those of the module too; with "text"
     numbers of the module's code that are equal to a size go with it.
     """
-    sites, order = _sites(problem.source), (*REACHES, LAST)
+    sites = _sites(problem.source)
     if reach == LAST:
         sites = _with_tied(problem.source, sites)
         if all(site.reach != LAST for site in sites):
             return None
-    changes = _changes(sites, factor, order[: order.index(reach) + 1])
+    changes = _changes(sites, factor, _within(reach))
     return _rewritten(problem, sites, changes) if changes else None
 
 
@@ -62,14 +68,14 @@ def _rewritten(problem: Problem, sites: list[Site], changes: dict[str, int]) -> 
 
 def odd_sizes(problem: Problem, *, reach: Reach, by: int = 1) -> Problem | None:
     """Add one (or `by`) to every even size within `reach` (equal sizes stay equal), so that no tile divides it."""
-    sites, reaches = _sites(problem.source), REACHES[: REACHES.index(reach) + 1]
+    sites, reaches = _sites(problem.source), _within(reach)
     changes = {s.key: s.value + by for s in sites if s.reach in reaches and s.value % 2 == 0}
     return _rewritten(problem, sites, changes) if changes else None
 
 
 def parts_of_sizes(problem: Problem, *, reach: Reach, times: int, parts: int) -> Problem | None:
     """Take so many times a part of every size within `reach` that has so many parts; None where none has."""
-    sites, reaches = _sites(problem.source), REACHES[: REACHES.index(reach) + 1]
+    sites, reaches = _sites(problem.source), _within(reach)
     free = [s for s in sites if s.reach in reaches and s.value % parts == 0 and s.value >= FREE[s.reach]]
     changes = {s.key: s.value // parts * times for s in free}
     return _rewritten(problem, sites, changes) if changes else None
@@ -77,7 +83,7 @@ def parts_of_sizes(problem: Problem, *, reach: Reach, times: int, parts: int) ->
 
 def halved(problem: Problem, least: int, *, reach: Reach) -> Problem | None:
     """Halve every size within `reach` as long as it stays at least `least`; None where none can be halved."""
-    sites, reaches = _sites(problem.source), REACHES[: REACHES.index(reach) + 1]
+    sites, reaches = _sites(problem.source), _within(reach)
     changes = {s.key: smaller for s in sites if s.reach in reaches if (smaller := _down(s, least))}
     return _rewritten(problem, sites, changes) if changes else None
 
@@ -92,7 +98,7 @@ def _down(site: Site, least: int) -> int:
 
 def larger_sizes(problem: Problem, *, reach: Reach) -> Problem | None:
     """Double every size within `reach` and add one, so that limits a little above the problem's sizes show."""
-    sites, reaches = _sites(problem.source), REACHES[: REACHES.index(reach) + 1]
+    sites, reaches = _sites(problem.source), _within(reach)
     changes = {s.key: 2 * s.value + 1 for s in sites if s.reach in reaches}
     return _rewritten(problem, sites, changes) if changes else None
 
@@ -110,7 +116,7 @@ def grown(
 
     `number` counts sizes that are free, those of the inputs first. With `together` sizes that are equal to it grow too.
     """
-    reaches = REACHES[: REACHES.index(reach) + 1]
+    reaches = _within(reach)
     sites = [s for s in _sites(problem.source) if s.reach in reaches]
     sizes = _free(sites)
     if number >= len(sizes):
@@ -126,7 +132,7 @@ def fewer(problem: Problem, number: int, value: int, *, together: bool = False, 
 
     Sizes are counted as by `grown`.
     """
-    reaches = REACHES[: REACHES.index(reach) + 1]
+    reaches = _within(reach)
     sites = [s for s in _sites(problem.source) if s.reach in reaches]
     sizes = _free(sites)
     if number >= len(sizes) or sizes[number][1] <= value:

@@ -7,6 +7,7 @@ must be right or refuse.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -228,3 +229,14 @@ def test_pieces_concatenations_and_windows_are_served_at_other_sizes(
     for rows, columns in ((8, 12), (10, 18), (16, 30)):
         other = functional("other", replace(case, x=f"torch.randn({rows}, {columns})"))
         assert worst_ratio(other, numbers.caller(plan, other, tmp_path)) <= numbers.RATIO
+
+
+def test_a_loop_along_two_inputs_windows_is_checked_against_both() -> None:
+    """At other sizes of one of them it would read beyond the end."""
+    body = "return F.avg_pool1d(x, 2) + F.avg_pool1d(y, 3)"
+    fp = functional("windows", Case(body, "torch.randn(8, 4, 64)", "torch.randn(8, 4, 96)"))
+    for parameters in (CpuParameters(), CudaParameters(short=0)):
+        written = write(fp, parameters)
+        assert written is not None
+        found = re.findall(r"needs (n\d+) == \((n\d+) - (\d)\) / (\d) \+ 1", written.candidate.source)
+        assert len({loop for loop, *_ in found}) == 1 and sorted(size for *_, size in found) == ["2", "3"], found

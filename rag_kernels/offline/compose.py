@@ -143,7 +143,7 @@ def planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
     rules = RULES | product_rules(parameters.products, backend)
     again = MANY_AGAIN if backend == "cuda" else FEW_AGAIN
-    begin = partial(Lowering, fp, free=backend == "cpu" or not parameters.short, again=again)
+    begin = partial(Lowering, fp, free=parameters.free_sizes, again=again)
     lowered = lowered_with_attention(begin, rules) if parameters.attention else begin().run(rules)
     lowered = with_shared_values(lowered)
     specs = dict(lowered.buffers)

@@ -147,7 +147,8 @@ class Sizes:
         for leaf in rest:
             self.declare(leaf, str(leaf.size))
         in_order = sorted(self.known, key=lambda leaf: leaf.serial)
-        self.checks += [check for leaf in in_order if (check := self._along(leaf))]
+        runs = [(leaf, along) for leaf in in_order for along in (leaf.along, *leaf.also) if along]
+        self.checks += dict.fromkeys(check for leaf, along in runs if (check := self._along(leaf, along)))
         bounded = [leaf for leaf in in_order if leaf.most]
         self.checks += [f"{self.names[leaf]} > 0 && {self.names[leaf]} <= {leaf.most}" for leaf in bounded]
 
@@ -211,13 +212,13 @@ class Sizes:
         """Return the number of steps of a loop that runs along groups."""
         return along.text(map(self.names.product, along.groups), "/")
 
-    def _along(self, leaf: ir.Atom) -> str:
+    def _along(self, leaf: ir.Atom, along: ir.Along) -> str:
         """Return the check that a loop is as long as what it runs along lets it be; "" where nothing tells."""
-        if leaf.along is None or not self._tells(leaf.along) or leaf in leaf.along.leaves():
+        if not self._tells(along) or leaf in along.leaves():
             return ""
-        if leaf.along.equal:
-            return f"{self.names[leaf]} * {leaf.along.parts} == {self._steps(replace(leaf.along, parts=1))}"
-        told = self._steps(leaf.along)
+        if along.equal:
+            return f"{self.names[leaf]} * {along.parts} == {self._steps(replace(along, parts=1))}"
+        told = self._steps(along)
         by_it = f"const int64_t {self.names[leaf]} = {told};" in self.declarations
         return "" if by_it else f"{self.names[leaf]} == {told}"
 

@@ -62,6 +62,11 @@ class CpuParameters:
     short: int = SHORT  # reduced loops of at most so many steps are numbers; 0 where other sizes are to be served
     saving: int = DEAR  # of a training step's values: 0 none are saved, 1 what is dear to compute again, 2 all
 
+    @property
+    def free_sizes(self) -> bool:
+        """Return whether sizes that follow from what a loop runs along are computed: here always."""
+        return True
+
 
 SHARED_ELEMENTS = 8192  # of a region that several threads share
 COLUMN_BLOCK = 64  # rows summed in float before they join the double
@@ -97,7 +102,7 @@ def function_text(function: Function, parameters: CpuParameters, needs: Needs) -
     """Return the function that runs these regions, and its export; what it calls is noted."""
     names = Names()
     sizes = Sizes(names)
-    sizes.solve(function, short=parameters.short)
+    sizes.solve(function, short=parameters.short, free=parameters.free_sizes)
     regions = [line for r in function.regions for line in ["", *region_text(r, function, names, parameters, needs)]]
     lines = [f"void {function.name}_kernel({function.parameters('cpu')}) {{"]
     lines += ["  " + d for d in sizes.declarations]

@@ -102,7 +102,7 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
     """
     names = Names()
     sizes = Sizes(names)
-    sizes.solve(function, short=parameters.short, free=not parameters.short)
+    sizes.solve(function, short=parameters.short, free=parameters.free_sizes)
     kernels, launches = _Kernels(known), list[str]()
     for number, (region, *others) in enumerate(together(function.regions)):
         name = f"{function.name}_{number}"

@@ -56,6 +56,11 @@ class CudaParameters:
     short: int = SHORT  # reduced loops of at most so many steps are numbers; 0 where other sizes are to be served
     saving: int = DEAR  # of a training step's values: 0 none are saved, 1 what is dear to compute again, 2 all
 
+    @property
+    def free_sizes(self) -> bool:
+        """Return whether sizes that follow from what a loop runs along are computed; numbers divide faster."""
+        return not self.short
+
 
 FEW_SUMS = 6  # of a row: ten took 72 registers, and 1024 threads may have 64 each
 

@@ -35,6 +35,7 @@ class Atom:
     window: bool = False  # runs inside a pooling window
     most: int = 0  # steps that a kernel serves, at least one; 0: any number
     along: Along | None = None  # how long it is by what it runs along, whatever the size of that
+    also: tuple[Along, ...] = ()  # by what else, where it is one loop with others: a kernel has to check these
     alias: Atom | None = None
     parts: tuple[Atom, Atom] | None = None
     whole: Atom | None = None  # of which this is a part
@@ -448,5 +449,6 @@ class Loops:
         self.users.setdefault(a, []).extend(users)
         b.alias = a
         a.fixed = a.fixed or b.fixed
+        a.also += (*([b.along] if a.along and b.along else []), *b.also)
         a.along = a.along or b.along
         a.most = min(a.most or b.most, b.most or a.most)
