@@ -51,6 +51,9 @@ STAYING = f"""
     UNION
     SELECT e.kernel_id FROM evaluations AS e JOIN kept ON kept.problem_id = e.problem_id"""
 
+# Techniques of `part` that are for sizes alone.
+SIZED = "(FROM part WHERE len(row_sizes) > 0 OR len(tensor_sizes) > 0)"
+
 # Evidence whose parent is told of, too.
 PROVED = "SELECT * FROM technique_evidence WHERE child IN (FROM chosen) AND parent IN (FROM told)"
 
@@ -137,7 +140,7 @@ def _write_tables(archive: Tables, folder: Path, where: KernelFilter, extra: dic
     (folder / "sources").mkdir(parents=True)
     sql, parameters = condition(where)
     limit = "" if where.limit is None else f"LIMIT {int(where.limit)}"
-    counts: dict[str, int] = {}
+    counts, sized = dict[str, int](), 0
     with archive.database.read() as con:
         con.execute(STAYING)
         con.execute("CREATE OR REPLACE TEMP TABLE chosen (id VARCHAR)")
@@ -160,12 +163,16 @@ def _write_tables(archive: Tables, folder: Path, where: KernelFilter, extra: dic
             told = re.sub(r"\$(licence|attribution)", lambda found: literal(extra[found[1]]), select)
             con.execute(f"CREATE OR REPLACE TEMP TABLE part AS {told}")
             counts[table] = _count(con, "part")
+            if table == "techniques" and not (sized := _count(con, SIZED)):  # as versions before sizes read it
+                con.execute("ALTER TABLE part DROP COLUMN row_sizes")
+                con.execute("ALTER TABLE part DROP COLUMN tensor_sizes")
             if counts[table] or table not in LATER_TABLES:
                 write_parquet(con, "FROM part ORDER BY ALL", folder / f"{table}.parquet")
         for table in ("staying", "chosen", "told", "written", "part"):
             con.execute(f"DROP TABLE {table}")
     written = {table: count for table, count in counts.items() if count or not table.startswith("technique")}
-    format_ = WITH_SIZES if counts["techniques"] else WITH_CLAIMS if counts["claims"] else FORMAT
+    techniques = (WITH_SIZES if sized else WITH_TECHNIQUES) if counts["techniques"] else ""
+    format_ = techniques or (WITH_CLAIMS if counts["claims"] else FORMAT)
     manifest = {"format": format_, "rows": written}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
     return counts

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from cli_home import RELU, RIGHT, inside, model
 from factories import attempt, device, edge, passed, problem, run
 
 from rag_kernels.archive.audit import verify
-from rag_kernels.archive.bundle import export, import_bundle
+from rag_kernels.archive.bundle import WITH_SIZES, WITH_TECHNIQUES, export, import_bundle
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.store import open_archive
 from rag_kernels.archive.techniques import Evidence, KnownTechnique, Technique, add_techniques, known_techniques
@@ -267,6 +269,7 @@ def test_a_bundle_takes_proved_cards_along(tmp_path: Path) -> None:
     lineage.known()
     counts = export(lineage.archive, tmp_path / "with.zip")
     assert (counts["techniques"], counts["technique_evidence"]) == (1, 1)
+    assert format_of(tmp_path / "with.zip") == WITH_TECHNIQUES, "no size is told, so that older versions read it"
     other = MemoryArchive()
     import_bundle(other, tmp_path / "with.zip")
     [known] = known_techniques(other)
@@ -275,6 +278,15 @@ def test_a_bundle_takes_proved_cards_along(tmp_path: Path) -> None:
     export(other, tmp_path / "again")
     fresh = MemoryArchive()
     assert import_bundle(fresh, tmp_path / "before.zip")["kernels"] == 2 and known_techniques(fresh) == []
+    with lineage.archive.database.write() as con:
+        con.execute("UPDATE techniques SET row_sizes = [8]")
+    export(lineage.archive, tmp_path / "sized.zip")
+    assert format_of(tmp_path / "sized.zip") == WITH_SIZES
+
+
+def format_of(bundle: Path) -> str:
+    with ZipFile(bundle) as zipped:
+        return str(json.loads(zipped.read("manifest.json"))["format"])
 
 
 def test_a_run_shows_cards_and_remembers_which(tmp_path: Path) -> None:
