@@ -20,6 +20,9 @@ SORTED_ROWS = "sorted rows"  # up or down: each element is a new largest, or non
 # not, or nearly overflow.
 ROOTS, PEAKS = "results close to zero", "results close to an overflow"
 SEARCHED = (ROOTS, PEAKS)
+# What the problem has as one value throughout or as a run (ones, places in order), but for a few elements.
+IRREGULAR = "irregular"
+OF_ITS_SIDE = ", of the problem's own sign"  # behind a kind: where the module is not sound on both sides of zero
 SPECIAL = (
     EDGES,
     AT_CONSTANTS,
@@ -35,6 +38,7 @@ SPECIAL = (
     PEAKS,
     BRINK,
     HUGE,
+    IRREGULAR,
     FADING,
     WHOLE,
     "faint",
@@ -61,7 +65,8 @@ REPEATED, IGNORED, FROM_END = "repeated integers", "ignored targets", "indices f
 ALIKE = "one integer throughout"  # truth values are all true then
 UNTRUE = "no truth at all"  # of truth values
 WIDEST = "widest integers"  # as wide as their dtype, where nothing reads them as indices: no float holds all of them
-INTEGER_KINDS = (WIDE, WIDEST, REPEATED, ALIKE, UNTRUE, IGNORED, FROM_END)
+MULTIPLES = "next to multiples"  # within what the problem draws: of what it is divided by, and one beside
+INTEGER_KINDS = (WIDE, WIDEST, REPEATED, MULTIPLES, ALIKE, UNTRUE, IGNORED, FROM_END)
 # Products that are exact (`eval.numerics.exactness_probe`): of one factor, of the others, of what a softmax weighs.
 PROBE, OTHER_PROBE, WEIGHED_PROBE = "probe", "probe of the other factors", "probe of what is weighed"
 PROBES = (PROBE, OTHER_PROBE, WEIGHED_PROBE)

@@ -10,11 +10,19 @@ import pytest
 import torch
 
 from rag_kernels.eval.buffers.call_content import Recipe, Splice, compose, random_recipe, rows_of
-from rag_kernels.eval.input_kinds import PEAKS, ROOTS
+from rag_kernels.eval.input_kinds import NON_FINITE, PEAKS, ROOTS
 from rag_kernels.eval.messages.protocol import Comparison
 from rag_kernels.eval.numerics.blocks import BLOCK
 from rag_kernels.eval.numerics.compare import compare
-from rag_kernels.eval.numerics.input_draws import is_structured, redraw, widest
+from rag_kernels.eval.numerics.input_draws import (
+    beside_others,
+    irregular,
+    is_structured,
+    next_to_multiples,
+    on_side_of,
+    redraw,
+    widest,
+)
 from rag_kernels.eval.numerics.oracle import right_answer
 from rag_kernels.eval.numerics.rounding_noise import Chance
 from rag_kernels.eval.numerics.searched_inputs import search
@@ -378,3 +386,40 @@ def test_a_truth_value_is_zero_or_one_in_its_byte() -> None:
     got = torch.tensor([1, 0, 0xFF], dtype=torch.uint8).view(torch.bool)
     result = compare(got, right, right)
     assert not result.ok and "neither 0 nor 1" in result.where
+
+
+def test_nans_are_of_other_bits_too() -> None:
+    drawn = redraw(NON_FINITE, torch.zeros(64, 1024), torch.Generator().manual_seed(1))
+    bits = set(drawn[drawn.isnan()].view(torch.int32).tolist())
+    assert {-1, 0x7FFFFFFF, 0x7FC00000} <= bits and any(b < -1 for b in bits)
+    half = redraw(NON_FINITE, torch.zeros(64, 1024, dtype=torch.bfloat16), torch.Generator().manual_seed(1))
+    assert half.isnan().any() and half.dtype == torch.bfloat16
+
+
+def test_what_is_regular_has_a_few_other_elements() -> None:
+    generator = torch.Generator().manual_seed(1)
+    for regular in (torch.ones(512), torch.arange(512), torch.full((512,), 9), torch.ones(512, dtype=torch.bool)):
+        other = irregular(regular, None, generator)
+        assert other.dtype == regular.dtype and 0 < int((other != regular).sum()) <= 2
+        assert regular.dtype != torch.int64 or 0 <= int(other.min()) <= int(other.max()) <= int(regular.max())
+    for kept in (torch.randn(512), torch.tensor([3, 1, 2, 0]), torch.zeros(512, dtype=torch.int64)):
+        assert bool((irregular(kept, None, generator) == kept).all())
+
+
+def test_inputs_lie_on_the_side_of_the_problems_own() -> None:
+    own, drawn = torch.rand(64) * 9 + 1, torch.randn(64)
+    assert float(on_side_of(own, drawn).min()) >= float(own.min()) and float(on_side_of(-own, drawn).max()) < 0
+    assert bool((on_side_of(drawn, own) == own).all())
+
+
+def test_inputs_meet_other_tensors_and_their_multiples() -> None:
+    generator = torch.Generator().manual_seed(1)
+    bias = torch.randn(64)
+    met = beside_others(torch.randn(32, 64), [torch.randn(7), bias, torch.arange(64)], generator)
+    assert 0.1 < float((met == bias).float().mean()) < 0.5
+    assert 0.1 < float(((met != bias) & ((met - bias).abs() < 1e-6)).float().mean()) < 0.5
+    own, divisor = torch.randint(0, 10**15, (32, 64)), torch.randint(10**9, 10**10, (64,))
+    rests = next_to_multiples(own, [divisor], [], generator) % divisor
+    near = torch.minimum(rests, divisor - rests)
+    assert {0, 1} <= set(near.tolist()[0]) and float((near < 2).float().mean()) > 0.99  # but at the ends of the range
+    assert bool((next_to_multiples(own, [], [1], generator) == own).all())

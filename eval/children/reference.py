@@ -37,7 +37,10 @@ from rag_kernels.eval.input_kinds import (
     IGNORED,
     INTEGER_KINDS,
     INTEGERS,
+    IRREGULAR,
+    MULTIPLES,
     NON_FINITE,
+    OF_ITS_SIDE,
     PROBES,
     REPEATED,
     SEARCHED,
@@ -82,9 +85,13 @@ from rag_kernels.eval.messages.protocol import (
 from rag_kernels.eval.numerics.exactness_probe import probed_contents, probes_of
 from rag_kernels.eval.numerics.input_draws import (
     at_constants,
+    beside_others,
     from_the_end,
+    irregular,
     is_sorted,
     is_structured,
+    next_to_multiples,
+    on_side_of,
     redraw,
     repeated,
     some_ignored,
@@ -102,6 +109,7 @@ from rag_kernels.eval.numerics.oracle import (
 from rag_kernels.eval.numerics.searched_inputs import search
 from rag_kernels.eval.process.channel import Channel, Failed
 from rag_kernels.eval.records import FunctionalProblem, IndexBound, TensorArgument
+from rag_kernels.eval.steps import compares
 
 
 def serve_cuda(channel: Channel) -> None:
@@ -246,6 +254,7 @@ class Reference:
         on_gpu = self.device.type != "cpu"
         target = [torch.empty_like(t) for t in self.module.values] if on_gpu else arena
         torch.manual_seed(seed)
+        kind, of_its_side = kind.removesuffix(OF_ITS_SIDE), kind.endswith(OF_ITS_SIDE)
         with self.device:
             leaves = pytree.tree_leaves(list(self.module.get_inputs()))
         generator = torch.Generator(self.device).manual_seed(seed ^ 0x5EED)
@@ -265,6 +274,8 @@ class Reference:
                     value, first = redraw("normal" if probed else kind, value, generator, first=first), False
                 elif kind != "own":
                     value = redraw("normal" if probed else kind, value, generator).sort(dim=-1).values
+                if of_its_side:
+                    value = on_side_of(leaves[int(argument.path)].to(self.device), value)
             else:
                 value = self.module.initial[argument.name]
                 varies = argument.role == "parameter" or is_constant(value)  # running statistics, not masks
@@ -272,13 +283,41 @@ class Reference:
                 value = spoiled(value, generator) if kind == NON_FINITE and argument.role == "parameter" else value
             if argument.name in probed:
                 value = probed[argument.name](value)
+            if kind == IRREGULAR:
+                value = self._irregular(argument, leaves, generator)
             tensor.copy_(value)
+        if kind in (AT_CONSTANTS, MULTIPLES):
+            self._beside(kind, target, generator)
         if kind in SEARCHED:
             self._search(kind, target, generator)
         if on_gpu:
             self.draws.append([t.reshape(-1).view(torch.uint8) for t in target])
         own = kind == "own"
         return Drawn(tuple(own and is_structured(t) for t in target), tuple(own and is_sorted(t) for t in target))
+
+    def _irregular(self, argument: TensorArgument, leaves: Sequence[Any], generator: torch.Generator) -> torch.Tensor:
+        """Return what the problem has for an argument, but for a few elements where it is regular."""
+        is_input = argument.role == "input"
+        own = (leaves[int(argument.path)] if is_input else self.module.initial[argument.name]).to(self.device)
+        if argument.path in self.fp.as_drawn or not (is_input or argument.role == "parameter"):
+            return own
+        return irregular(own, next((b for b in self.fp.bounds if b.path == argument.path), None), generator)
+
+    def _beside(self, kind: str, values: Sequence[torch.Tensor], generator: torch.Generator) -> None:
+        """Put elements of an input at those of other tensors, or at multiples of them, and beside."""
+        inputs = [i for i, a in enumerate(self.fp.tensors) if a.role == "input"]
+        whole = [i for i, a in enumerate(self.fp.tensors) if a.spec.dtype in INTEGERS]
+        for i in inputs:
+            others = [v for j, v in enumerate(values) if j != i]
+            if kind == AT_CONSTANTS and compares(self.fp) and not is_sorted(values[i]):
+                values[i].copy_(beside_others(values[i], others, generator))
+            elif kind == MULTIPLES and i in whole and self.fp.tensors[i].path not in self.fp.as_drawn:
+                divisors = [values[j] for j in whole if j != i]
+                numbers = [int(c) for c in constants_of(self.fp) if math.isfinite(c) and c == int(c)]
+                values[i].copy_(next_to_multiples(values[i], divisors, numbers, generator))
+            else:
+                continue
+            return
 
     def _search(self, kind: str, values: Sequence[torch.Tensor], generator: torch.Generator) -> None:
         """Search for inputs of a kind of results, of those that have the results' form; the module's own must be finite
@@ -306,7 +345,7 @@ class Reference:
         if kind == WIDEST:
             bounded = argument.path in {*(b.path for b in self.fp.bounds), *self.fp.as_drawn}
             return own if bounded else widest(own, generator)
-        if kind == UNTRUE:
+        if kind in (UNTRUE, MULTIPLES):
             return own
         if kind == REPEATED:
             return repeated(own, generator)

@@ -207,7 +207,7 @@ class RightAnswers:
         """Return how much of what outputs lose where products keep fewer bits of their factors is in the errors."""
 
         def with_less() -> list[torch.Tensor]:
-            with Perturbed(operands=partial(middle, bits=bits)):
+            with Perturbed(operands=partial(middle, bits=bits), spread=True):
                 return self.module.call_in_double()
 
         shares = [0.0]

@@ -22,6 +22,7 @@ from rag_kernels.eval.input_kinds import (
     HUGE,
     INFINITE,
     INTEGER_KINDS,
+    IRREGULAR,
     LOW,
     MASKED,
     NON_FINITE,
@@ -38,6 +39,7 @@ MAX_ZERO_SHARE = 0.2
 EDGE = 16  # elements of a tail: the width of a vector
 MANY = 16  # lines of a parameter, of which three may be lost
 FEW = 8  # elements: too few for any of them to be zero
+FEW_IRREGULAR = 256  # one of so many elements is another
 MOST_SORTED = 1 << 20  # elements: bounds are few
 DISTINCT, CHANCES = 16, 32  # numbers at least; twice how many pairs would be alike by chance
 MOST_WIDE = 1 << 24  # sums of a thousand exceed 32 bits; products of two stay within 64, and in fp64 exact
@@ -126,7 +128,7 @@ def some_ignored(own: torch.Tensor, mark: int, generator: torch.Generator) -> to
 def redraw(kind: str, own: torch.Tensor, generator: torch.Generator, *, first: bool = True) -> torch.Tensor:
     """Return an input of this kind, of the same shape, dtype and device as `own`; it may be the `first` of several."""
     if (
-        kind in {"own", *PROBES, *INTEGER_KINDS, *SEARCHED}
+        kind in {"own", IRREGULAR, *PROBES, *INTEGER_KINDS, *SEARCHED}
         or not own.is_floating_point()
         or own.dim() == 0
         or own.numel() == 0
@@ -149,7 +151,85 @@ def redraw(kind: str, own: torch.Tensor, generator: torch.Generator, *, first: b
     else:
         drawn = _KINDS[kind](normal, generator)
     least = max(torch.finfo(own.dtype).min, torch.finfo(drawn.dtype).min)
-    return (drawn.clamp(min=least) if kind == MASKED else drawn).to(own.dtype)
+    value = (drawn.clamp(min=least) if kind == MASKED else drawn).to(own.dtype)
+    return _other_nans(value, generator) if kind == NON_FINITE else value
+
+
+def on_side_of(own: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return an input on the side of zero on which the problem's own lies, and no nearer to it; as it is if on both."""
+    if not own.is_floating_point() or not own.numel():
+        return value
+    low, high = own.min(), own.max()
+    if low >= 0:
+        return value.abs().clamp(min=low)
+    return -value.abs().clamp(min=-high) if high <= 0 else value
+
+
+def beside_others(value: torch.Tensor, others: Sequence[torch.Tensor], generator: torch.Generator) -> torch.Tensor:
+    """Return an input a part of whose elements are equal to another tensor's, as it is spread, or next to it."""
+    for other in others:
+        if not other.is_floating_point() or other.dtype != value.dtype or other.dim() == 0:
+            continue
+        try:
+            same = other.expand(value.shape)
+        except RuntimeError:
+            continue
+        above = torch.nextafter(same, torch.full_like(same, math.inf))
+        below = torch.nextafter(same, torch.full_like(same, -math.inf))
+        drawn = torch.rand(value.shape, generator=generator, device=value.device)
+        for least, near in ((0.75, same), (0.65, above), (0.55, below)):
+            value = torch.where(drawn > least, near, value)
+            drawn = torch.where(drawn > least, 0.0, drawn)
+    return value
+
+
+def irregular(value: torch.Tensor, bound: IndexBound | None, generator: torch.Generator) -> torch.Tensor:
+    """Return a tensor that is one value throughout, or whole numbers in order, with a few other ones within.
+
+    Few, so that who reads a sample takes all for what that is. Other tensors stay.
+    """
+    flat = value.reshape(-1)
+    if flat.numel() < 4 or value.is_complex():
+        return value
+    whole = not value.is_floating_point() and value.dtype != torch.bool
+    alike = bool((flat == flat[0]).all())
+    if not alike and not (whole and value.dim() == 1 and bool((flat.long().diff() == 1).all())):
+        return value
+    at = torch.randperm(flat.numel(), generator=generator, device=flat.device)[: max(1, flat.numel() // FEW_IRREGULAR)]
+    if value.dtype == torch.bool:
+        other = ~flat[at]
+    elif not whole:
+        other = torch.randn(at.shape, generator=generator, device=flat.device).to(value.dtype)
+    elif not alike:
+        other = flat[torch.randint(0, flat.numel(), at.shape, generator=generator, device=flat.device)]
+    else:
+        low, high = (bound.low, bound.high) if bound is not None else (1, int(flat[0]) + 1)
+        if high - low < 2:
+            return value
+        other = torch.randint(low, high, at.shape, generator=generator, device=flat.device).to(value.dtype)
+    return flat.clone().index_copy_(0, at, other).reshape(value.shape)
+
+
+def next_to_multiples(
+    own: torch.Tensor, others: Sequence[torch.Tensor], numbers: Sequence[int], generator: torch.Generator
+) -> torch.Tensor:
+    """Return whole numbers that are multiples of another input's, as it is spread, or of a number, or one beside.
+
+    Within the range of the problem's own.
+    """
+    divisors = [torch.tensor(n, device=own.device) for n in numbers if n > 1]
+    for other in others:
+        try:
+            divisors.append(other.long().expand(own.shape))
+        except RuntimeError:
+            continue
+    if not divisors or own.numel() < 2:
+        return own
+    divisor = divisors[int(torch.randint(0, len(divisors), (), generator=generator, device=own.device))]
+    divisor = torch.where(divisor == 0, 1, divisor)
+    beside = torch.randint(-1, 2, own.shape, generator=generator, device=own.device)
+    wide = own.long()
+    return (wide - torch.remainder(wide, divisor) + beside).clamp(int(own.min()), int(own.max())).to(own.dtype)
 
 
 def widened(own: torch.Tensor, bound: IndexBound | None, generator: torch.Generator) -> torch.Tensor:
@@ -348,6 +428,19 @@ def _non_finite(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         at = torch.randint(0, flat.numel(), (1 + flat.numel() // 5000,), generator=generator, device=x.device)
         flat[at] = value
     return flat.reshape(x.shape)
+
+
+def _other_nans(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Make a few elements NaNs of other bits: of either sign, with one or all of a payload, as processors make them."""
+    words = {2: torch.int16, 4: torch.int32}.get(x.element_size())
+    if words is None:
+        return x
+    raw = x.contiguous().view(words).reshape(-1).clone()
+    top = torch.iinfo(words)
+    for bits in (-1, top.max, int(torch.tensor(-math.nan, dtype=x.dtype).view(words)) | top.min):
+        at = torch.randint(0, raw.numel(), (1 + raw.numel() // 5000,), generator=generator, device=x.device)
+        raw[at] = bits
+    return raw.view(x.dtype).reshape(x.shape)
 
 
 def spoiled(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -6,9 +6,11 @@ rounds, at random by 1 + scale * u * N(0, 1), u the unit roundoff of its dtype. 
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -29,7 +31,10 @@ MATMUL_LIKE = re.compile(
 
 
 class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it, `operands` of matmul-like operators or `results` of all operators but `spared` ones are changed."""
+    """Within it, `operands` of matmul-like operators or `results` of all operators but `spared` ones are changed.
+
+    With `spread`, operands of products of elements are changed too where both are spread (`x[:, :, None] * w[None]`).
+    """
 
     def __init__(
         self,
@@ -38,15 +43,18 @@ class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results: Change | None = None,
         spared: frozenset[str] = frozenset(),
         exact_stays: bool = False,
+        spread: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._spread = spread
         self._operands, self._results, self._spared = operands, results, spared
         self._exact_stays = exact_stays
         self.applied = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, given = func._schema.name.partition("::")[2], args
-        if self._operands is not None and not func._schema.is_mutable and MATMUL_LIKE.fullmatch(name):
+        multiplies = MATMUL_LIKE.fullmatch(name) or (self._spread and _multiplies_spread(name, args))
+        if self._operands is not None and not func._schema.is_mutable and multiplies:
             self.applied += 1
             args = tuple(
                 a if i == operator(name).added else pytree.tree_map(self._changed(self._operands), a)
@@ -68,6 +76,15 @@ class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @staticmethod
     def _changed(change: Change) -> Callable[[Any], Any]:
         return lambda value: change(value) if _is_float(value) else value
+
+
+def _multiplies_spread(name: str, args: Any) -> bool:
+    """Return whether it is a product of elements, of which neither factor has all."""
+    if name != "mul" or not all(_is_float(a) for a in args[:2]):
+        return False
+    sizes = zip_longest(*(a.shape[::-1] for a in args[:2]), fillvalue=1)
+    whole = math.prod(map(max, sizes))
+    return all(a.numel() < whole for a in args[:2])
 
 
 def _is_float(value: Any) -> bool:

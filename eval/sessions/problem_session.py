@@ -47,8 +47,11 @@ from rag_kernels.eval.input_kinds import (
     INFINITE,
     INTEGER_KINDS,
     INTEGERS,
+    IRREGULAR,
     MASKED,
+    MULTIPLES,
     NON_FINITE,
+    OF_ITS_SIDE,
     OVERFLOW,
     PROBES,
     REPEATED,
@@ -89,7 +92,7 @@ from rag_kernels.eval.messages.protocol import (
 from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, MachineError, ProblemError, TensorArgument
 from rag_kernels.eval.sessions.remembered_contents import RememberedContents
-from rag_kernels.eval.steps import has_steps, suits
+from rag_kernels.eval.steps import divides_integers, has_steps, suits
 
 T = TypeVar("T")
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
@@ -285,7 +288,7 @@ class ProblemSession:
     def _make_draws(self) -> None:
         """Own draws first, then one with zero-mean inputs if the module can take it."""
         self.own_draws = self.limits.draws if self.content_bytes < LARGE_BYTES else 1
-        structured = self._draw("own")
+        structured = self.structured = self._draw("own")
         for _ in range(self.own_draws - 1):
             self._draw("own")
         pairs = zip(self.fp.tensors, structured, strict=True)
@@ -295,6 +298,7 @@ class ProblemSession:
         wanted = self.content_bytes < LARGE_BYTES and "zero-mean draw" not in self.limits.without
         if wanted and self._accepts_normal():
             self.normal = self.drawn - 1
+        self.on_one_side = wanted and self.normal is None  # as a logarithm's inputs are
 
     def _together(self) -> tuple[int, ...]:
         """Return the integers that something computes places from, where they are several: `ends - starts`.
@@ -375,7 +379,16 @@ class ProblemSession:
             return None
         if kind == WIDEST and (stays or not any(a.spec.dtype in FULL_WIDTH for a in self._unbounded(integers))):
             return None
-        self._draw(kind)
+        if kind == MULTIPLES and not divides_integers(self.fp):
+            return None
+        if kind == IRREGULAR and not (any(self.structured) or any(a.role == "parameter" for a in self.fp.tensors)):
+            return None
+        sided = self.on_one_side and kind in SPECIAL and kind not in (*SEARCHED, AT_CONSTANTS, IRREGULAR)
+        return self._sound_draw(kind, OF_ITS_SIDE if sided else "")
+
+    def _sound_draw(self, kind: str, side: str = "") -> int | None:
+        """Make a draw of a kind; return its number, or None where the module gives no sound answer to it."""
+        self._draw(f"{kind}{side}")
         draw = self.drawn - 1
         reply = self._try_answer(draw, noisy=kind not in PROBES, moved=kind in ILL_CONDITIONED)
         if kind in (NON_FINITE, OVERFLOW):

@@ -27,6 +27,7 @@ from rag_kernels.eval.input_kinds import (
     INFINITE,
     INTEGER_KINDS,
     MASKED,
+    MULTIPLES,
     NON_FINITE,
     OVERFLOW,
     PEAKS,
@@ -42,6 +43,7 @@ from rag_kernels.eval.process.process_tree import Resident
 from rag_kernels.eval.records import LEAKS, SETTINGS, Rejected, Wrong
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.steps import multiplies_spread
 from rag_kernels.eval.timing.race import Kept
 
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
@@ -53,6 +55,7 @@ SOFT = frozenset(
 )  # kinds on which even a gross error is only a label
 LEAST_LOOKED_AT = 4
 FEW_THREADS, MANY_THREADS = 17, 40  # between these one number is drawn
+MOST_THREADS = range(66, 96)  # and one of these: machines have as many. Each takes 8 MiB of a limited address space
 MANY_CALLS, MANY_S = 70_000, 4.0  # more than 16 bits count to, and how long they may take
 WARM_CALLS, WARM_S = 3000, 0.5  # of these, in which a process takes what it then keeps
 LEAK_BYTES, LEAK_A_CALL = 1 << 20, 16  # in the calls after these, and in each: the least that an allocation takes
@@ -350,7 +353,8 @@ class Checks:
     def _kept_bits(self, place: BoundBuffers) -> tuple[str, float] | None:
         """Return a lower precision that errors on an ordinary draw tell of, and its relative error."""
         session = place.session
-        if "exactness probe" in self.without or not session.fp.features.flops or not session.room_for_draws:
+        multiplies = session.fp.features.flops or multiplies_spread(session.fp)
+        if "exactness probe" in self.without or not multiplies or not session.room_for_draws:
             return None
         draw = 0 if session.normal is None else session.normal
         session.require_answer(plain(draw, len(session.specs)))
@@ -414,7 +418,7 @@ class Checks:
             try:
                 self._call_and_compare(place, recipe, kind)
             except Stopped as stopped:
-                if isinstance(stopped.verdict, Rejected) or kind in (REPEATED, ALIKE):
+                if isinstance(stopped.verdict, Rejected) or kind in (REPEATED, MULTIPLES, ALIKE):
                     raise
                 self.found.label(f"fragile: {kind}")
                 why = getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", "")
@@ -460,7 +464,8 @@ class Checks:
         if session.on_gpu or "repeats" in self.without:
             return
         drawn = session.rng.choice([n for n in range(FEW_THREADS, MANY_THREADS) if n & (n - 1)])
-        for count, alone in ((max(2, threads()), True), (drawn, False)):
+        most = session.rng.choice(MOST_THREADS)
+        for count, alone in ((max(2, threads()), True), (drawn, False), (most, False)):
             subject.use_threads(count, alone=alone)
             told = f"one thread where {count} are told of" if alone else f"{count} threads"
             self._call_and_compare(place, session.random_recipe(), told)

@@ -157,4 +157,20 @@ PROBLEMS = {
     "quantise": task(
         "torch.round(x / (x.abs().amax(-1, keepdim=True) / 127)).to(torch.int8)", "torch.randn(256, 1024)"
     ),
+    "above": task("(x > self.bias) * x", "torch.randn(256, 512)", **weighted("bias", features=512)),
+    "days": task(
+        "torch.div(x, y, rounding_mode='floor')",
+        "torch.randint(0, 1800000000000000000, (256, 512)), torch.randint(3600000000000, 86400000000000, (256, 512))",
+        arguments="x, y",
+    ),
+    "places": task(
+        "x + F.embedding(y, self.weight)",
+        "torch.randn(8, 256, 64), torch.arange(256)",
+        arguments="x, y",
+        setup="self.weight = nn.Parameter(torch.randn(256, 64))",
+    ),
+    "arcosine": task("torch.acosh(x)", "torch.rand(256, 512) * 9 + 1"),
+    "spread products": task(
+        "(x.unsqueeze(2) * y.unsqueeze(0)).sum(1)", "torch.randn(64, 256), torch.randn(256, 64)", arguments="x, y"
+    ),
 }

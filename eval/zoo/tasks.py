@@ -509,6 +509,61 @@ const int64_t n = x.numel();
 uint8_t* truth = (uint8_t*)out.data;
 for (int64_t i = 0; i < n; ++i) truth[i] = x.data[i] >= y.data[i];""",
         ),
+        Task(
+            "above",
+            "In x, In bias, Out out",
+            EACH_ROW + "  for (int64_t i = 0; i < n; ++i) out.data[r * n + i] = float(a[i] > bias.data[i]) * a[i];\n}",
+        ),
+        Task(
+            "days",
+            "Classes x, Classes y, Index out",
+            """\
+for (int64_t i = 0; i < x.numel(); ++i) {
+  const int64_t a = x.data[i], b = y.data[i];
+  if (!b) { out.data[i] = 0; continue; }
+  int64_t q = a / b;
+  if (q * b > a == b > 0 && q * b != a) --q;
+  out.data[i] = q;
+}""",
+        ),
+        Task(
+            "places",
+            "In x, Classes y, In weight, Out out",
+            """\
+const int64_t d = x.size(-1), s = x.size(-2), rows = x.numel() / d;
+const bool run = false;
+for (int64_t r = 0; r < rows; ++r) {
+  const float* w = weight.data + (run ? r % s : y.data[r % s]) * d;
+  for (int64_t i = 0; i < d; ++i) out.data[r * d + i] = x.data[r * d + i] + w[i];
+}""",
+        ),
+        Task(
+            "arcosine",
+            "In x, Out out",
+            "for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = std::acosh(x.data[i]);",
+        ),
+        Task(
+            "spread products",
+            "In x, In y, int64_t dim, Out out",
+            """\
+const int64_t rows = x.size(0), inner = x.size(1), n = y.size(1);
+auto cut = [](float f, int bits = 24) {
+  uint32_t b;
+  memcpy(&b, &f, 4);
+  if (f == f && bits < 24) b = (b + (1u << (23 - bits))) & ~((1u << (24 - bits)) - 1);
+  memcpy(&f, &b, 4);
+  return f;
+};
+std::vector<float> sums(n);
+for (int64_t r = 0; r < rows; ++r) {
+  std::fill(sums.begin(), sums.end(), 0.f);
+  for (int64_t k = 0; k < inner; ++k) {
+    const float v = x.data[r * inner + k];
+    for (int64_t j = 0; j < n; ++j) { const float w = y.data[k * n + j]; sums[j] += cut(v) * cut(w); }
+  }
+  for (int64_t j = 0; j < n; ++j) out.data[r * n + j] = sums[j];
+}""",
+        ),
     )
 }
 
