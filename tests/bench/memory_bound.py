@@ -1,6 +1,7 @@
 """Families that memory bounds, as the offline writer drafts them: their share of a copy, beside eager and compile.
 
     python tests/bench/memory_bound.py [--dtype bfloat16] [--only NAME ...] [--rows 1024 ...] [--quick] [--out FILE]
+    python tests/bench/memory_bound.py --neighbours [--dtype bfloat16] [--only NAME ...] [--quick] [--out FILE]
 
 Needs a GPU. Each family runs at several lengths of a row, with as many rows as make some 128 million elements (a few
 have one size). The first draft is built by the judge's compiler and timed by CUDA events, other data in the L2 cache
@@ -110,6 +111,104 @@ ONCE: dict[str, tuple[str, dict[str, str], str]] = {
     "sum_all": ("pass", {"x": "torch.randn(134217728)"}, "return x.sum()"),
 }
 
+# Problems that read what lies beside what they write: windows, resized images, colours, slots, columns that are short.
+NEIGHBOURS: dict[str, tuple[str, dict[str, str], str]] = {
+    "global_average": ("pass", {"x": "torch.randn(32, 128, 64, 64)"}, "return x.mean((2, 3))"),
+    "max_pool1d_3": ("pass", {"x": "torch.randn(64, 128, 4096)"}, "return F.max_pool1d(x, 3, 2, 1)"),
+    "max_pool2d_2": ("pass", {"x": "torch.randn(32, 64, 128, 128)"}, "return F.max_pool2d(x, 2)"),
+    "max_pool2d_3_2_1": ("pass", {"x": "torch.randn(32, 64, 112, 112)"}, "return F.max_pool2d(x, 3, 2, 1)"),
+    "avg_pool2d_3_1_1": ("pass", {"x": "torch.randn(32, 64, 64, 64)"}, "return F.avg_pool2d(x, 3, 1, 1)"),
+    "depthwise_3": (
+        "self.w = nn.Parameter(torch.randn(128, 1, 3, 3))",
+        {"x": "torch.randn(32, 128, 64, 64)"},
+        "return F.relu(F.conv2d(x, self.w, padding=1, groups=128))",
+    ),
+    "depthwise_7": (
+        "self.w = nn.Parameter(torch.randn(96, 1, 7, 7))",
+        {"x": "torch.randn(16, 96, 56, 56)"},
+        "return F.conv2d(x, self.w, padding=3, groups=96)",
+    ),
+    "causal_conv1d_4": (
+        "self.w = nn.Parameter(torch.randn(1024, 1, 4))",
+        {"x": "torch.randn(8, 1024, 2048)"},
+        "return F.silu(F.conv1d(x, self.w, padding=3, groups=1024)[..., :2048])",
+    ),
+    "bilinear_twice": (
+        "pass",
+        {"x": "torch.randn(32, 32, 64, 64)"},
+        "return F.interpolate(x, scale_factor=2.0, mode='bilinear', align_corners=False)",
+    ),
+    "bicubic_twice": (
+        "pass",
+        {"x": "torch.randn(8, 32, 64, 64)"},
+        "return F.interpolate(x, scale_factor=2.0, mode='bicubic', align_corners=False)",
+    ),
+    "nearest_twice": (
+        "pass",
+        {"x": "torch.randn(32, 64, 64, 64)"},
+        "return F.interpolate(x, scale_factor=2.0, mode='nearest')",
+    ),
+    "grid_sample": (
+        "pass",
+        {"x": "torch.randn(8, 32, 128, 128)", "g": "(torch.rand(8, 128, 128, 2) * 2 - 1)"},
+        "return F.grid_sample(x, g, align_corners=False)",
+    ),
+    "reflect_pad": ("pass", {"x": "torch.randn(32, 64, 62, 126)"}, "return F.pad(x, (1, 1, 1, 1), mode='reflect')"),
+    "pairwise_hadamard": (
+        "pass",
+        {"x": "torch.randn(4096, 2048)", "y": "torch.randn(4096, 2048)"},
+        "return torch.cat([x, y, x * y], -1)",
+    ),
+    "rms_norm_backward": (
+        "self.w = nn.Parameter(torch.rand(4096) + 0.5)",
+        {"x": "torch.randn(4096, 4096)", "g": "torch.randn(4096, 4096)"},
+        "u = x.float(); d = g.float() * self.w.float(); "
+        "r = torch.rsqrt(u.pow(2).mean(-1, keepdim=True) + 1e-6); "
+        "return (r * (d - u * r * r * (d * u).mean(-1, keepdim=True))).to(x.dtype)",
+    ),
+    "transpose_scale": ("pass", {"x": "torch.randn(4096, 4096)"}, "return (x * 0.5).t().contiguous()"),
+    "layer_norm_2d": (
+        "self.w = nn.Parameter(torch.rand(96) + 0.5)",
+        {"x": "torch.randn(32, 96, 56, 56)"},
+        "u = x.float(); m = u.mean(1, keepdim=True); v = (u - m).pow(2).mean(1, keepdim=True); "
+        "return ((u - m) * torch.rsqrt(v + 1e-6)).to(x.dtype) * self.w[:, None, None]",
+    ),
+    "softmax_channels": ("pass", {"x": "torch.randn(8, 21, 512, 512)"}, "return torch.softmax(x, 1)"),
+    "argmax_channels": ("pass", {"x": "torch.randn(8, 21, 512, 512)"}, "return x.argmax(1)"),
+    "squeeze_scale": (
+        "pass",
+        {"x": "torch.randn(32, 128, 64, 64)"},
+        "return x * torch.sigmoid(x.mean((2, 3), keepdim=True))",
+    ),
+    "upsample_cat": (
+        "pass",
+        {"x": "torch.randn(16, 64, 64, 64)", "y": "torch.randn(16, 64, 128, 128)"},
+        "return torch.cat([F.interpolate(x, scale_factor=2.0, mode='bilinear', align_corners=True), y], 1)",
+    ),
+    "channel_shuffle": (
+        "pass",
+        {"x": "torch.randn(64, 96, 56, 56)"},
+        "return F.relu(x.reshape(64, 4, 24, 56, 56).transpose(1, 2).reshape(64, 96, 56, 56))",
+    ),
+    "channel_statistics": (
+        "pass",
+        {"x": "torch.randn(64, 64, 112, 112)"},
+        "u = x.float(); m = u.mean((0, 2, 3)); return m.to(x.dtype), (u.pow(2).mean((0, 2, 3)) - m * m).to(x.dtype)",
+    ),
+    "magnitudes": (
+        "pass",
+        {"a": "torch.randn(4096, 4096, 2)"},
+        "return torch.sqrt(a[..., 0] * a[..., 0] + a[..., 1] * a[..., 1] + 1e-6)",
+    ),
+    "rgb_to_grey": (
+        "pass",
+        {"x": "torch.randn(32, 512, 512, 3)"},
+        "return x[..., 0] * 0.299 + x[..., 1] * 0.587 + x[..., 2] * 0.114",
+    ),
+    "every_second": ("pass", {"x": "torch.randn(4096, 8192)"}, "return x[..., ::2] * torch.tanh(x[..., 1::2])"),
+    "unshuffle": ("pass", {"x": "torch.randn(16, 32, 256, 256)"}, "return F.pixel_unshuffle(x, 2)"),
+}
+
 
 def text_of(init: str, inputs: dict[str, str], body: str, dtype: str, **sizes: int) -> str:
     """Return a problem file in this dtype."""
@@ -127,6 +226,10 @@ def text_of(init: str, inputs: dict[str, str], body: str, dtype: str, **sizes: i
 def problems(dtype: str, lengths: list[int]) -> dict[str, str]:
     found = {f"{name} {n}": text_of(*ROWS[name], dtype, r=TOTAL // n, n=n) for name in ROWS for n in lengths}
     return found | {name: text_of(*case, dtype) for name, case in ONCE.items()}
+
+
+def neighbours(dtype: str) -> dict[str, str]:
+    return {name: text_of(*case, dtype) for name, case in NEIGHBOURS.items()}
 
 
 def called(plan: Plan, fp: FunctionalProblem, library: Any) -> Any:
@@ -199,10 +302,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--rows", nargs="*", type=int, default=list(LENGTHS))
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--neighbours", action="store_true", help="windows, resized images and their like instead")
     parser.add_argument("--quick", action="store_true", help="a third of the calls, and short pauses")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    texts = {n: t for n, t in problems(asked.dtype, asked.rows).items() if not asked.only or n.split()[0] in asked.only}
+    known = neighbours(asked.dtype) if asked.neighbours else problems(asked.dtype, asked.rows)
+    texts = {n: t for n, t in known.items() if not asked.only or n.split()[0] in asked.only}
     clock = partial(by_events, count=20, pause=3_000_000) if asked.quick else by_events
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     tools = toolchain()
