@@ -24,6 +24,7 @@ from rag_kernels.options import Options
 from rag_kernels.retrieval.card_sizes import Extent
 from rag_kernels.retrieval.cards import UNPROVEN, cards_for, told_evidence, weight
 from rag_kernels.retrieval.distil import distil, seeds, uses
+from rag_kernels.retrieval.starter import BUNDLE
 from rag_kernels.run.technique_cards import TechniqueCards
 
 HOPPER = Path(__file__).parents[1] / "examples" / "hopper"
@@ -188,6 +189,14 @@ def test_a_revised_card_takes_the_place_of_the_first() -> None:
         add_techniques(archive, [Technique("Do it", advice)])
     [known] = known_techniques(archive)
     assert known.technique.advice == "two" and add_techniques(archive, [Technique("Do it", "two")]) == 0
+
+
+def test_the_starters_lineage_proves_cards_on_gpus() -> None:
+    archive = MemoryArchive()
+    import_bundle(archive, BUNDLE, trust_bundle=True)
+    distil(archive)
+    proofs = [proof for one in known_techniques(archive) for proof in one.evidence if "NVIDIA" in proof.device_name]
+    assert len({proof.problem_name for proof in proofs}) > 3 and len({proof.gain > 1 for proof in proofs}) == 2
 
 
 def test_cards_fit_the_device_the_operators_and_the_bottleneck() -> None:

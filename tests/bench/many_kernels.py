@@ -437,12 +437,16 @@ def archive(asked: argparse.Namespace) -> None:
     kept = MemoryArchive()
     run = Run("many_kernels", "grow", "", "{}", now())
     kept.start_run(run)
-    for number, row in enumerate(read(asked.files), 1):
+    known = set[str]()
+    for number, row in enumerate(sorted(read(asked.files), key=lambda row: "tune" in row), 1):
         if not (verified(row) and row.get("confirm")) or row.get("degenerate") or any(map(bars, row["labels"])):
             continue
         found = unpacked(row["evidence"])
         fits = estimate_tokens(called_only(found.candidate.source)) <= SHOWN_TOKENS
-        if is_confirmed(found) and (found.parents or row["speedup"] >= (asked.least if fits else AHEAD)):
+        child = bool(found.parents) and all(edge.source in known for edge in found.parents)
+        if is_confirmed(found) and (child or row["speedup"] >= (asked.least if fits else AHEAD)):
+            found = found if child else replace(found, parents=())
+            known.add(found.candidate.id)
             kept.record_attempt(replace(found, run_id=run.id, number=number, created_at=now()))
     kept.finish_run(run.id, "finished")
     print(json.dumps(export(kept, asked.out, KernelFilter(min_trust="confirmed"))))

@@ -5,11 +5,13 @@
     rag-kernels sample --after V2.jsonl --model ... --out B3.jsonl
     python tests/bench/llm_ablation/llm_rounds.py judge B3.jsonl --before V2.jsonl --verdicts V3.jsonl
     python tests/bench/llm_ablation/llm_rounds.py table V2.jsonl V3.jsonl [--drafted B3.jsonl] [--keep ALL.jsonl.gz]
+    python tests/bench/llm_ablation/llm_rounds.py archive ALL.jsonl.gz --out rounds.zip
 
 `judge` is `rag-kernels eval --batch --no-confirm --verdicts` with an archive that is gone with the process. What stands
 in BEFORE is not judged again; without it all rounds of the batch are, so that all have their times of one card. In
 `table` later verdicts of a run take the place of earlier ones, and drafts of `--drafted` are named that nobody judged.
-What was judged on one card is never held against what was judged on another.
+What was judged on one card is never held against what was judged on another. `archive` makes a bundle of the kernels
+that are right, with their lineage: evidence for cards of technique (`make starter-claims BUNDLES=rounds.zip`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import argparse
 import gzip
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -155,6 +156,27 @@ def table(asked: argparse.Namespace) -> None:
     print("\n".join([*by_round(came, left), "", *by_kind([turn for own in came.values() for turn in own])]))
 
 
+def archive(asked: argparse.Namespace) -> None:
+    """Write a bundle of what each run's latest verdicts found right."""
+    from rag_kernels.archive.bundle import export
+    from rag_kernels.archive.records import KernelFilter
+
+    kept = MemoryArchive()
+    with tempfile.TemporaryDirectory() as folder:
+        together = Path(folder) / "verdicts.jsonl"
+        together.write_bytes(gzip.decompress(asked.verdicts.read_bytes()))
+        latest = {one.sampled.run.id: one for one in read_verdicts(together)}
+    for one in latest.values():
+        kept.start_run(one.sampled.run)
+        good = [attempt for attempt in one.attempts if right(attempt) is not None]
+        known = {attempt.candidate.id for attempt in good}
+        for attempt in good:
+            own = tuple(e for e in attempt.parents if e.relation != "retrieved" and e.source in known)
+            kept.record_attempt(replace(attempt, parents=own, exemplars=(), techniques=()))
+    where = KernelFilter(min_trust="verified")
+    print(export(kept, asked.out, where, licence="Apache-2.0", attribution="rag-kernels, by a language model"))
+
+
 def answered(told: Verdicts) -> Verdicts:
     """Return verdicts without requests that found no reply yet: with a folder for a model each is asked many times."""
     calls = tuple(call for call in told.sampled.calls if not call.error)
@@ -240,9 +262,13 @@ def main() -> None:
     command.add_argument(
         "--keep", type=Path, help="write all verdicts, earlier ones too, with prompts and replies, into one file"
     )
+    command = commands.add_parser("archive")
+    command.set_defaults(function=archive)
+    command.add_argument("verdicts", type=Path, help="what table --keep wrote")
+    command.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     asked.function(asked)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
