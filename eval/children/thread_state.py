@@ -12,6 +12,11 @@ from contextlib import suppress
 import torch
 
 _OPENMP = "libgomp.so.1"
+_ARENA_MAX, _ARENAS, _MANY = (
+    -8,
+    8,
+    64,
+)  # of glibc's mallopt: each thread else has 64 MiB of the address space for its own
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -55,6 +60,9 @@ def team_settings() -> tuple[int, ...]:
 def use_team(count: int, *, alone: bool) -> None:
     """Have this thread's teams be of so many threads from now on; `alone`, of one, though it is told of more."""
     torch.set_num_threads(count)
+    if count > _MANY:
+        with suppress(AttributeError):
+            ctypes.CDLL(None).mallopt(_ARENA_MAX, _ARENAS)
     with suppress(OSError):
         openmp = ctypes.CDLL(_OPENMP)
         openmp.omp_set_num_threads(count)

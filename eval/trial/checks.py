@@ -465,7 +465,7 @@ class Checks:
             return
         drawn = session.rng.choice([n for n in range(FEW_THREADS, MANY_THREADS) if n & (n - 1)])
         most = session.rng.choice(MOST_THREADS)
-        for count, alone in ((max(2, threads()), True), (drawn, False), (most, False)):
+        for count, alone in ((max(2, threads()), True), (most, False), (drawn, False)):
             subject.use_threads(count, alone=alone)
             told = f"one thread where {count} are told of" if alone else f"{count} threads"
             self._call_and_compare(place, session.random_recipe(), told)
