@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -190,10 +191,48 @@ def test_a_users_own_folders_do_no_harm(tmp_path: Path) -> None:
 
 def test_no_test_imports_another() -> None:
     """What tests share stands in `tests/support/` or a flat file beside them."""
-    for file in (ROOT / "tests").rglob("*.py"):
-        tree = ast.walk(ast.parse(file.read_text()))
-        names = [n.module or "" for n in tree if isinstance(n, ast.ImportFrom)]
-        assert not [name for name in names if name.startswith("test_")], file
+    for file, found in imported_by_tests():
+        assert not (found.module or "").startswith("test_"), file
+
+
+def test_what_benches_import_of_ours_is_there() -> None:
+    """No test runs them, so that a name which moved would be missed when somebody measures."""
+    modules, missing = graph.modules(), []
+    for file, found in imported_by_tests():
+        module = found.module or ""
+        if module in modules:
+            known = bound_in(modules[module]) if module != "rag_kernels" else {*rag_kernels.__all__}
+            wanted = [a.name for a in found.names if a.name not in known and f"{module}.{a.name}" not in modules]
+            missing += [f"{file.name}: {module} has no {name}" for name in wanted]
+        elif module.split(".")[0] == "rag_kernels":
+            missing.append(f"{file.name}: there is no {module}")
+    assert missing == []
+
+
+@cache
+def imported_by_tests() -> tuple[tuple[Path, ast.ImportFrom], ...]:
+    """Return the imports of names in tests, benches and the programs that make pages."""
+    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "docs").glob("*.py")]
+    trees = [(file, ast.parse(file.read_text())) for file in files]
+    return tuple((file, n) for file, tree in trees for n in ast.walk(tree) if isinstance(n, ast.ImportFrom))
+
+
+@cache
+def bound_in(path: str) -> frozenset[str]:
+    """Return the names that stand in a file of ours."""
+    return frozenset(name for node in ast.walk(graph.tree_of(ROOT / path)) for name in names_of(node))
+
+
+def names_of(node: ast.AST) -> list[str]:
+    """Return the names that a statement binds."""
+    match node:
+        case ast.FunctionDef() | ast.ClassDef():
+            return [node.name]
+        case ast.Name(ctx=ast.Store()):
+            return [node.id]
+        case ast.Import() | ast.ImportFrom():
+            return [a.asname or a.name for a in node.names]
+    return []
 
 
 def test_no_file_is_named_like_a_stdlib_module() -> None:

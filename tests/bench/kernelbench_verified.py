@@ -65,7 +65,6 @@ def draw(asked: argparse.Namespace) -> None:
     from rag_kernels.eval.errors import ProblemError
     from rag_kernels.export.evidence import unpacked
     from rag_kernels.export.packages import write_package
-    from rag_kernels.export.plain.calls import require_plain
     from rag_kernels.ingest.functional.functionalize import SCALED, footprint
 
     rows = [r for r in read(asked.rows) if class_of(r) == "tf32" and verified(r) and not suspect(r)]
@@ -77,13 +76,13 @@ def draw(asked: argparse.Namespace) -> None:
         if taken == asked.count or footprint(attempt.problem) > asked.max_mib << 20 or not same(row, attempt):
             continue
         place = asked.folder / f"{row['level']}_{row['name']}"
+        place.mkdir(parents=True)
         try:
-            require_plain(attempt, "kernelbench")
+            write_package(attempt, "kernelbench", place / "kernel.py")
         except ProblemError as refused:  # a module that updates buffers
             print(f"{place.name} is no file of this kind: {str(refused)[:100]}")
+            place.rmdir()
             continue
-        place.mkdir(parents=True)
-        write_package(attempt, "kernelbench", place / "kernel.py")
         kept = {key: row[key] for key in ("level", "name", "eager", "compile", "speedup", "candidate_us", "eager_us")}
         (place / "row.json").write_text(json.dumps(kept))
         taken += 1
