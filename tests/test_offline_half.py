@@ -13,7 +13,7 @@ from support.generated_kernels import Case, functional, halved, worst_ratio
 
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
-from rag_kernels.offline.cuda import multi_block_rows, region, stepped_points
+from rag_kernels.offline.cuda import kept_columns, multi_block_rows, region, stepped_points
 from rag_kernels.offline.cuda.function import CudaParameters
 
 RATIO = 1.1  # of PyTorch's own error
@@ -35,6 +35,15 @@ CASES = {
     "columns": (
         "column_reduce",
         Case("return x / x.abs().sum(0), x.amax(0) + y", "torch.randn(130, 40)", "torch.randn(40)"),
+    ),
+    "columns that are kept": (
+        "const int64_t k = threadIdx.y + 8 * j;",
+        Case(
+            "u = x.float(); m = u.mean(1, keepdim=True); v = (u - m).pow(2).mean(1, keepdim=True); "
+            "return ((u - m) * torch.rsqrt(v + 1e-6)).to(x.dtype) * y[:, None], x.softmax(1), x.amax(1)",
+            "torch.randn(3, 70, 44)",
+            "torch.randn(70)",
+        ),
     ),
     "columns of many": (
         "[u] = column_reduce(",
@@ -258,6 +267,7 @@ def test_every_schedule_in_sixteen_bits(name: str, dtype: str, tmp_path: Path, m
     monkeypatch.setattr(numbers, "build", build_emulated)
     monkeypatch.setattr(region, "MANY_COLUMNS", 1)
     monkeypatch.setattr(stepped_points, "FULL", 1)
+    monkeypatch.setattr(kept_columns, "FULL", 1)
     plan = write(fp, SMALL)
     assert plan is not None and plan.candidate.tier == "kernel"
     assert about.format(C_TYPES[dtype]) in plan.candidate.source

@@ -16,6 +16,7 @@ from rag_kernels.offline.cuda.attention import attention_text
 from rag_kernels.offline.cuda.block_text import HEAD, linked
 from rag_kernels.offline.cuda.column_scans import ColumnScans
 from rag_kernels.offline.cuda.joined_slots import joined_slots, together
+from rag_kernels.offline.cuda.kept_columns import KeptColumns, kept_columns
 from rag_kernels.offline.cuda.multi_block_rows import multi_block_region
 from rag_kernels.offline.cuda.multi_block_rows_text import COPIES, EXCHANGE, MULTI_BLOCK_HEAD
 from rag_kernels.offline.cuda.needs import Needs
@@ -199,12 +200,13 @@ def _slots_launch(
 
 def wide_region(
     region: Region, function: Function, sizes: Sizes, parameters: CudaParameters
-) -> VectorizedRegion | ShortLanes | WindowLanes | None:
+) -> VectorizedRegion | ShortLanes | WindowLanes | KeptColumns | None:
     """Return the kernel of a region that takes neighbouring elements together, if there is one."""
     columns = WideColumns.of(region, function, sizes, parameters)
     if columns.nest.schedule == "column":
         wide = parameters.vector > 1 and columns.serves() and find_quads(columns)
-        return columns if wide else window_lanes(region, function, sizes, parameters)
+        kept = None if wide else kept_columns(region, function, sizes, parameters)
+        return columns if wide else kept or window_lanes(region, function, sizes, parameters)
     if tiles := tiled_scans(region, function, sizes, parameters, single=False):
         return tiles
     kinds = turned_region, stepped_points, strided_points

@@ -1,0 +1,166 @@
+"""CUDA for short columns that several passes go over (a layer norm over channels): they are read once and kept.
+
+Comes in: a column region of more than one pass whose columns are short enough for a few threads' registers. Goes out:
+a second kernel in which each thread loads vectors of neighbouring columns, keeps them through all passes, and stores
+vectors; and the C condition under which it may run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rag_kernels.offline.codegen.c_types import stored_type
+from rag_kernels.offline.codegen.kernel_function import Function, Sizes
+from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
+from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.reduce_loops import count_of
+from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
+from rag_kernels.offline.cuda.vectorized import neighbours, others
+from rag_kernels.offline.fusion.regions import Region
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import ITEMSIZE
+
+TEAM = 8  # threads that share columns
+WIDTHS = (4, 2)  # columns of a thread
+VECTOR_BYTES = 8  # of a load: 32 threads side by side take 256 bytes of a row
+MOST_BYTES = 384  # that a thread keeps
+FULL = 100  # blocks that keep a device busy
+
+
+@dataclass(slots=True)
+class KeptColumns(CudaRegion):
+    """Prints a kernel whose threads have `items` elements of `width` columns each."""
+
+    width: int = 1
+    items: int = 0
+    kept_loads: dict[str, tuple[str, ir.Load]] = field(default_factory=dict)  # by the text of the load: name
+    targets: dict[str, str] = field(default_factory=dict)  # buffer -> name
+
+    def find(self) -> bool:
+        """Record what is kept, and return whether the region is several passes over columns that can be."""
+        nest, lane = self.nest, self.nest.lane
+        inner = self.inner_stores()
+        if nest.schedule != "column" or lane is None or self.has_scan() or self.solo() or not inner:
+            return False
+        guarded = any(isinstance(v, ir.Reduce) and v.guards for v in ir.walk(*self.values))
+        loads = [v for v in nest.accesses if v.storage in ITEMSIZE.keys() - {"bool"} and v.dtype != "bool"]
+        steps = [v for v in loads if self.is_inner(v) and nest.accesses[v].steps.get(lane.leaves[-1]) == {(): 1}]
+        if guarded or not steps:
+            return False
+        narrow = min(ITEMSIZE[v.storage] for v in steps)
+        self.width = next((w for w in WIDTHS if w * narrow <= VECTOR_BYTES and lane.count % w == 0), 1)
+        self.items = -(-self.reduced_count() // TEAM)
+        blocks = count_of(nest.outer) * -(-lane.count // (32 * self.width))
+        if self.width == 1 or blocks < FULL:
+            return False
+        for v in steps:
+            text = f"{self.printer.pointers[v.buffer]}[{nest.offset(nest.accesses[v])}]"
+            if text not in self.kept_loads and neighbours(nest.accesses[v], lane, nest, self.width):
+                name = f"{self.printer.pointers[v.buffer][:-2]}_v{len(self.kept_loads) or ''}"
+                self.kept_loads[text] = name, v
+                half = stored_type(v.storage, "cuda") in {"__nv_bfloat16", "__half"}
+                self.known_loads[text] = f"float({name}[j].x[u])" if half else f"{name}[j].x[u]"
+        for number, buffer in enumerate(inner):
+            access = nest.stores[buffer]
+            if self.printer.storage[buffer] in ITEMSIZE and neighbours(access, lane, nest, self.width):
+                self.targets[buffer] = f"{self.printer.pointers[buffer][:-2]}_v{len(self.kept_loads) + number}"
+        sizes = [ITEMSIZE[v.storage] for _, v in self.kept_loads.values()]
+        sizes += [ITEMSIZE[self.printer.storage[b]] for b in self.targets]
+        whole = self.targets.keys() == inner.keys() and len(sizes) > len(self.targets)
+        return whole and self.items * self.width * sum(sizes) <= MOST_BYTES
+
+    @property
+    def quad(self) -> Loop:
+        """Return the loop over a thread's columns together."""
+        assert self.nest.lane
+        lane = self.nest.lane
+        return Loop(lane.leaves, f"{lane.var}_q", f"({lane.size} / {self.width})", lane.count // self.width)
+
+    def condition(self, name: str) -> str:
+        """Return when the kernel of this name may run, as C."""
+        assert self.nest.lane
+        accesses = [(v.buffer, self.nest.accesses[v]) for _, v in self.kept_loads.values()]
+        accesses += [(b, self.nest.stores[b]) for b in self.targets]
+        checks = {f"({self.nest.lane.size}) % {self.width} == 0": None}
+        for _, access in accesses:
+            checks |= dict.fromkeys(self.steps_of(access))
+        pointers = dict.fromkeys(self.printer.pointers[b][:-2] for b, _ in accesses)
+        data = ", ".join(f"{p}_data" if p in self.scratch else f"{p}.data" for p in pointers)
+        short = f"{self.total(self.nest.reduced)} <= {self.items * TEAM}"
+        return " && ".join([short, *checks, f"aligned({{{data}}})"])
+
+    def steps_of(self, access: Access) -> list[str]:
+        """Return what vectors ask of the steps between them, but for those that hold whole lanes."""
+        assert self.nest.lane
+        lane = {self.nest.names[leaf] for leaf in self.nest.lane.leaves}
+        steps = [access.steps.get(loop.leaves[-1], {}) for loop in others(self.nest.lane, self.nest)]
+        asked = [s for s in [*steps, access.constant] if any(s) and not all(lane <= set(names) for names in s)]
+        return [f"({text_of(step)}) % {self.width} == 0" for step in asked]
+
+    def store(self, buffer: str, scope: Scope) -> list[str]:
+        if buffer not in self.targets:
+            return CudaRegion.store(self, buffer, scope)
+        return [f"{self.targets[buffer]}[j].x[u] = {self.printer.emit(self.stores[buffer], scope)};"]
+
+    def pass_loop(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
+        return self.each_item([*body, *tail])
+
+    def each_item(self, lines: list[str]) -> list[str]:
+        """Return the lines for each element of a column that a thread has."""
+        inside = [*self.indices(self.nest.reduced, "k"), *lines]
+        return [
+            "#pragma unroll",
+            f"for (int j = 0; j < {self.items}; ++j) {{",
+            f"  const int64_t k = threadIdx.y + {TEAM} * j;",
+            f"  if (active && k < {self.total(self.nest.reduced)}) {{",
+            *indent(indent(inside)),
+            "  }",
+            "}",
+        ]
+
+    def vector_type(self, storage: str) -> str:
+        """Return the C type of a vector."""
+        return f"Pack<{stored_type(storage, 'cuda')}, {self.width}>"
+
+    def column(self) -> list[str]:
+        assert self.nest.lane
+        nest, lane, storage = self.nest, self.nest.lane, self.printer.storage
+        reads, puts, declared = [], [], []
+        for text, (name, v) in self.kept_loads.items():
+            kind = self.vector_type(v.storage)
+            declared.append(f"{kind} {name}[{self.items}];")
+            reads.append(f"{name}[j] = *reinterpret_cast<const {kind}*>(&{text});")
+        for buffer, name in self.targets.items():
+            kind, place = self.vector_type(storage[buffer]), nest.offset(nest.stores[buffer])
+            declared.append(f"{kind} {name}[{self.items}];")
+            puts.append(f"*reinterpret_cast<{kind}*>(&{self.printer.pointers[buffer]}[{place}]) = {name}[j];")
+        first = f"const int64_t {lane.var} = {self.width} * {self.quad.var};"
+        return [
+            f"const uint32_t tiles = uint32_t(({self.quad.size} + blockDim.x - 1) / blockDim.x);",
+            "const int64_t wanted = int64_t(blockIdx.x % tiles) * blockDim.x + threadIdx.x;",
+            f"const bool active = wanted < {self.quad.size};",
+            f"const int64_t {self.quad.var} = active ? wanted : 0;  // idle threads take part in the barriers only",
+            *self.indices(nest.outer, "(blockIdx.x / tiles)"),
+            *declared,
+            "{",
+            *indent([first, *self.each_item(reads)]),
+            "}",
+            "#pragma unroll",
+            f"for (int u = 0; u < {self.width}; ++u) {{",
+            f"  const int64_t {lane.var} = {self.width} * {self.quad.var} + u;",
+            *indent(self.passes("column", "active", "active && threadIdx.y == 0")),
+            "}",
+            first,
+            *self.each_item(puts),
+        ]
+
+    def launch(self, name: str, arguments: list[str]) -> list[str]:
+        grid = f"blocks(({self.total(self.nest.outer)}) * (({self.quad.size} + 31) / 32))"
+        return [f"{name}<<<{grid}, dim3(32, {TEAM}), 0, stream>>>({', '.join(arguments)});"]
+
+
+def kept_columns(region: Region, function: Function, sizes: Sizes, parameters: CudaParameters) -> KeptColumns | None:
+    """Return the kernel that keeps short columns, if the region goes over such more than once."""
+    found = KeptColumns.of(region, function, sizes, parameters)
+    return found if parameters.vector > 1 and found.find() else None
