@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -75,6 +76,8 @@ NESTED = {
     "integers": "n = (x * 100).to(torch.int32); m = (y * 9).to(torch.int8); "
     "return (n - m).abs(), ~n, n & 12 | 3, n * 2.5, (m + m) - m, (n > 0) * 2 + m, n.to(torch.uint8) + m, -n + y, "
     "n.div(7, rounding_mode='floor'), n.div(-7, rounding_mode='trunc'), n.fmod(m.abs() + 5), n.remainder(-7)",
+    "few terms": "m = x.view(7, 2, 3, 4); f = y[:16].view(4, 4); n = m / m.norm(dim=-1, keepdim=True); "
+    "return m @ m.mT, n, (m[..., :2] - y[:2]).clamp(min=0.1).prod(-1), m.pow(2).sum(1), m @ f @ f, m.mean(2)",
     "truth": "t = x > 0; return ~t, t + t, t * 3, t.logical_and(y), t == (y > 0), t.long().cumsum(-1), t | (y > 0)",
 }
 
@@ -90,6 +93,17 @@ def test_nested_operators_compute_what_pytorch_does(
     plan = write(fp, CpuParameters() if language == "cpp" else SMALL)
     assert plan is not None and plan.candidate.tier == "kernel"
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+def test_sums_of_a_few_cheap_terms_are_written_out() -> None:
+    """So that matrices of 3 x 3, colours and places in space are pointwise, with what stands around them."""
+    body = "d = x[:, None] - x[None]; r = torch.sqrt(d.square().sum(-1)); return torch.exp(-r) * (x @ x.t()), x.prod(1)"
+    fp = functional("distances", Case(body, "torch.randn(50, 3)", "torch.randn(1)"))
+    for parameters in (CpuParameters(), SMALL):
+        plan = write(fp, parameters)
+        assert plan is not None and plan.schedules == ("point",) and "n0 = 3;" in plan.candidate.source
+    plan = write(fp, dataclasses.replace(SMALL, short=0))  # other sizes are to be served
+    assert plan is not None and plan.schedules == ("row", "column")
 
 
 def loops(*sizes: int) -> ir.Load:

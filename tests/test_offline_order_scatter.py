@@ -37,6 +37,11 @@ CASES = {
         "(torch.randn(2, 4200) * 9).round()",
         "torch.randint(-3000, 3000, (2060,)) * (1 << 20)",
     ),
+    "few of many": Case(  # by many blocks, of which each keeps some of its part
+        "return *(x * 2).topk(9, 1), *y.topk(5, 0, largest=False)",
+        "torch.randn(2, 17000)",
+        "torch.randperm(16400)",
+    ),
     "scatters": Case(
         "z = x.new_zeros(9, 11); r = y[:, 0]; w = x + 0;"
         "return z.scatter_add(1, y, x), z.scatter(1, y[:, :1], x[:, :1] * 2), (x * 2).scatter(0, y[:3], 1.5),"

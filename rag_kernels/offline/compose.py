@@ -41,7 +41,7 @@ from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.parameters import Number
 from rag_kernels.offline.ir.wellformed import Checker
 from rag_kernels.offline.lowering.coverage import RULES
-from rag_kernels.offline.lowering.lower import FEW_AGAIN, MANY_AGAIN, Library, Lowered, Lowering
+from rag_kernels.offline.lowering.lower import FEW_AGAIN, MANY_AGAIN, WRITTEN_OUT, Library, Lowered, Lowering
 from rag_kernels.offline.lowering.rules_product import product_rules
 from rag_kernels.offline.tuning import END as PARAMETERS_END
 from rag_kernels.offline.tuning import Parameters
@@ -143,7 +143,8 @@ def planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
     rules = RULES | product_rules(parameters.products, backend)
     again = MANY_AGAIN if backend == "cuda" else FEW_AGAIN
-    begin = partial(Lowering, fp, free=parameters.free_sizes, again=again)
+    short = min(parameters.short, WRITTEN_OUT)
+    begin = partial(Lowering, fp, free=parameters.free_sizes, short=short, again=again)
     lowered = lowered_with_attention(begin, rules) if parameters.attention else begin().run(rules)
     lowered = with_shared_values(lowered)
     specs = dict(lowered.buffers)

@@ -3,7 +3,8 @@
 Comes in: an OrderRegion of a Function. Goes out: its kernels and their launches. A block sorts several short lanes or
 one. Long lanes are moved once for each byte of their keys, from the lowest on: all digits are counted first, then tiles
 find where each digit of theirs goes by looking back at the tiles before them; a byte that all keys share moves nothing.
-Where few are wanted of a long lane, a block goes through it once and keeps what may be among them.
+Where few are wanted of a long lane, a block goes through it once and keeps what may be among them; of few lanes many
+blocks go through a part each, and one block a lane through what they kept.
 """
 
 from __future__ import annotations
@@ -224,9 +225,9 @@ __device__ void move_tile(P* s, int64_t lanes, int64_t n, int64_t wanted, unsign
   }
 }
 
-// The first `wanted` elements of a long lane, which a block goes through once; `room` is a power of two.
-template <class P, class Key, class Put>
-__device__ void first_of(P* s, unsigned& count, unsigned room, int64_t n, unsigned wanted, Key key, Put put) {
+// The first `wanted` of `n` pairs, through which a block goes once; `room` is a power of two.
+template <class P, class Pair, class Put>
+__device__ void first_of(P* s, unsigned& count, unsigned room, int64_t n, unsigned wanted, Pair pair, Put put) {
   P most = last(P());
   if (threadIdx.x == 0) count = 0;
   __syncthreads();
@@ -236,7 +237,7 @@ __device__ void first_of(P* s, unsigned& count, unsigned room, int64_t n, unsign
     for (unsigned u = 0; u < 2; ++u) {
       const int64_t j = start + u * blockDim.x + threadIdx.x;
       if (j >= n) continue;
-      const P mine = placed(key(j), uint32_t(j));
+      const P mine = pair(j);
       if (mine < most) s[atomicAdd(&count, 1u)] = mine;
     }
     __syncthreads();
@@ -251,12 +252,13 @@ __device__ void first_of(P* s, unsigned& count, unsigned room, int64_t n, unsign
     }
     __syncthreads();
   }
-  for (unsigned t = threadIdx.x; t < wanted; t += blockDim.x) put(int64_t(t), place_of(s[t]));
+  for (unsigned t = threadIdx.x; t < wanted; t += blockDim.x) put(int64_t(t), s[t]);
 }
 }  // namespace order
 """
 )
 MOVERS = 256  # threads of a tile of a long lane, one for each digit, as in the text
+BLOCKS, LEAST_PART = 264, 8192  # that fill a GPU; elements of a lane that are worth a block, many more than are wanted
 CHUNK_BYTES = 32 << 10  # of shared memory: what a block sorts at once
 
 
@@ -323,8 +325,28 @@ def order_text(
         "  __shared__ unsigned count;",
         *indent([*body, *key]),
         "  const int64_t lane = blockIdx.x;",
-        f"  order::first_of(s, count, {most}, n_, wanted_, [&](int64_t j) {{ return key(lane, j); }},",
-        "                  [&](int64_t j, int64_t from) { put(lane, j, from); });",
+        f"  order::first_of(s, count, {most}, n_, wanted_,",
+        "                  [&](int64_t j) { return order::placed(key(lane, j), uint32_t(j)); },",
+        f"                  [&](int64_t j, const {of}& found) {{ put(lane, j, order::place_of(found)); }});",
+        "}",
+        f"__global__ void {name}_part({known}, int64_t n_, unsigned wanted_, int64_t parts_, {of}* kept_) {{",
+        f"  __shared__ {of} s[{most}];",
+        "  __shared__ unsigned count;",
+        *indent([*body, *key]),
+        "  const int64_t lane = blockIdx.x / parts_, step = (n_ + parts_ - 1) / parts_;",
+        "  const int64_t begin = blockIdx.x % parts_ * step, end = begin + step < n_ ? begin + step : n_;",
+        f"  {of}* const to = kept_ + blockIdx.x * int64_t(wanted_);",
+        f"  order::first_of(s, count, {most}, end - begin, wanted_,",
+        "                  [&](int64_t j) { return order::placed(key(lane, begin + j), uint32_t(begin + j)); },",
+        f"                  [&](int64_t j, const {of}& found) {{ to[j] = found; }});",
+        "}",
+        f"__global__ void {name}_join({known}, int64_t n_, unsigned wanted_, const {of}* kept_) {{",
+        f"  __shared__ {of} s[{most}];",
+        "  __shared__ unsigned count;",
+        *indent(body),
+        "  const int64_t lane = blockIdx.x;",
+        f"  order::first_of(s, count, {most}, n_, wanted_, [&](int64_t j) {{ return kept_[lane * n_ + j]; }},",
+        f"                  [&](int64_t j, const {of}& found) {{ put(lane, j, order::place_of(found)); }});",
         "}",
     ]
     counts = [names.product(group) for group in (tuple(lanes), ordered.over, ordered.taken)]
@@ -344,7 +366,16 @@ def _launch(name: str, counts: Sequence[str], given: str, most: int) -> list[str
         'RK_CHECK(n < (int64_t(1) << 30), "this kernel sorts fewer than 2^30 elements of a lane");',
         'RK_CHECK(wanted <= n, "this kernel is asked for more elements than a lane has");',
         f"if (lanes > 0 && wanted > 0 && n > {most} && wanted <= {most // 4}) {{",
-        f"  {name}_first<<<blocks(lanes), 512, 0, stream>>>({given}, n, unsigned(wanted));",
+        f"  const int64_t fill = ({BLOCKS} + lanes - 1) / lanes, most = n / {LEAST_PART};",
+        "  const int64_t parts = fill < most ? fill : most;",
+        "  if (parts > 1) {",
+        f"    {of}* kept = scratch<{of}>(lanes * parts * wanted, stream);",
+        f"    {name}_part<<<blocks(lanes * parts), 512, 0, stream>>>({given}, n, unsigned(wanted), parts, kept);",
+        f"    {name}_join<<<blocks(lanes), 512, 0, stream>>>({given}, parts * wanted, unsigned(wanted), kept);",
+        "    cudaFreeAsync(kept, stream);",
+        "  } else {",
+        f"    {name}_first<<<blocks(lanes), 512, 0, stream>>>({given}, n, unsigned(wanted));",
+        "  }",
         f"}} else if (lanes > 0 && wanted > 0 && n <= {most}) {{",
         "  unsigned width = 2;",
         "  while (width < n) width *= 2;",

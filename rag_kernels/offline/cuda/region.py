@@ -63,6 +63,7 @@ class CudaParameters:
 
 
 FEW_SUMS = 6  # of a row: ten took 72 registers, and 1024 threads may have 64 each
+FEW_BUFFERS = 12  # that a row reads or writes: each takes registers too
 
 
 @dataclass(slots=True)
@@ -177,12 +178,13 @@ class CudaRegion(ReduceLoops):
 
     @property
     def bounds(self) -> str:
-        """Return launch bounds for rows of many sums.
+        """Return launch bounds for rows of many sums or many tensors.
 
-        Each sum takes registers, and a block whose threads want more than there are cannot be launched. Where sums are
-        few nvcc is left alone.
+        Each takes registers, and a block whose threads want more than there are cannot be launched. Where they are few
+        nvcc is left alone.
         """
-        return "__launch_bounds__(ROW_THREADS, 1) " if self.nest.schedule == "row" and self.sums() > FEW_SUMS else ""
+        many = self.sums() > FEW_SUMS or len(self.buffers()) > FEW_BUFFERS
+        return "__launch_bounds__(ROW_THREADS, 1) " if many and self.nest.schedule == "row" else ""
 
     def sums(self) -> int:
         """Return the number of reductions."""

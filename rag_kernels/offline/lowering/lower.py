@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from rag_kernels.eval.aten import base_name, operator
@@ -17,8 +18,8 @@ from rag_kernels.eval.records import Value as Argument
 from rag_kernels.offline.graph.growing_concat import growing
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import ITEMSIZE
-from rag_kernels.offline.ir.expressions import Expr, Pointwise, apply, cast_value
+from rag_kernels.offline.ir.dtypes import ITEMSIZE, is_float
+from rag_kernels.offline.ir.expressions import Expr, Pointwise, add, apply, cast_value, mul
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.parameters import Number, numbers
 from rag_kernels.offline.ir.patterns import NARROWED, before_rounding, sixteen_bits
@@ -117,6 +118,9 @@ def made_by(step: Step) -> tuple[str, ...]:
 
 
 S = TypeVar("S", bound=Step)
+WRITTEN_OUT = 4  # terms of a sum that are an expression and no loop, where each has at most so many loads:
+TERM_LOADS = 8
+JOINS = {Kind.SUM: add, Kind.PROD: mul}
 FEW_AGAIN, MANY_AGAIN = 6, 32  # expressions that are computed wherever they are read: on a CPU, and on a GPU
 
 
@@ -193,6 +197,7 @@ class Lowering:
     growing: dict[str, Node] = field(default_factory=dict)  # the longest concatenation that begins as this one
     slots: dict[str, tuple[ir.Atom, int]] = field(default_factory=dict)  # its dimension, and how many are in place
     made: set[ir.Value] = field(default_factory=set)  # loads of whole buffers that a step of its own writes
+    short: int = 0  # sums of at most so many terms are written out
     again: int = FEW_AGAIN  # expressions that are cheap enough to be computed at every place that reads them
 
     def run(self, rules: dict[str, Rule]) -> Lowered:
@@ -519,7 +524,26 @@ class Lowering:
         out = tuple(g for i, g in enumerate(left) if keep or i not in chosen)
         if not over:
             return ir.Op(out, dtype or value.dtype, Operator.CAST if dtype else Operator.SAME, (value,))
+        if len(chosen) == 1 and dtype in {"", value.dtype}:
+            found = self.written_out(Kind(kind), value, *chosen)
+            if found is not None:
+                return self.with_dims(found, tuple(g for i, g in enumerate(found.dims) if keep or i not in chosen))
         return self.tracked(ir.Reduce(out, dtype or value.dtype, Kind(kind), value, over))
+
+    def written_out(self, kind: Kind, value: ir.Value, dim: int) -> ir.Value | None:
+        """Return a sum or product of a few cheap terms as an expression, or None where it is another reduction.
+
+        Matrices of 3 x 3, colours and places in space are pointwise then, with what stands around them.
+        """
+        join, group = JOINS.get(kind), ir.leaves(value.dims[dim])
+        few = len(group) == 1 and 1 < group[0].size <= self.short
+        if join is None or not few or not is_float(value.dtype) or not is_cheap(value, loads=TERM_LOADS):
+            return None
+        group[0].fixed = True
+        total, *others = [self.reindex(value, dim, partial(_one, place)) for place in range(group[0].size)]
+        for term in others:
+            total = self.op(join, total, term)
+        return total
 
     def size(self, group: ir.Group, dtype: str) -> ir.Value:
         """Return the number of elements of a group as a value."""
@@ -570,3 +594,16 @@ class Lowering:
                 new[0].along = along(again.dims[dim])
             dims = (*again.dims[:dim], new, *again.dims[dim + 1 :])
             return self.tracked(ir.rebuild(again, {ir.leaves(again.dims[dim])[0]: index}, dims))
+
+
+def _one(place: int) -> tuple[ir.Form, ir.Group]:
+    return ir.Form((), place), ()
+
+
+def is_cheap(value: ir.Value, *, loads: int) -> bool:
+    """Return whether a value takes no costly operation, no reduction, and at most so many loads."""
+    every = list(ir.walk(value))
+    costly = any(
+        isinstance(v, ir.Reduce | ir.Scan) or (isinstance(v, ir.Op) and v.operator.traits.costly) for v in every
+    )
+    return not costly and sum(isinstance(v, ir.Load) for v in every) <= loads

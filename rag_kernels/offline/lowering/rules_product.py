@@ -18,24 +18,23 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
 from rag_kernels.offline.ir.expressions import add, mul, quotient
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import LEAST_COLUMNS, LEAST_DEPTH, LEAST_ROWS, strip
+from rag_kernels.offline.ir.patterns import LEAST_COLUMNS, LEAST_ROWS, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import graph_dtype
-from rag_kernels.offline.lowering.lower import Lowering, Rule
+from rag_kernels.offline.lowering.lower import WRITTEN_OUT, Lowering, Rule, is_cheap
 from rag_kernels.offline.lowering.rules_pool import per_dimension, windows_along
 from rag_kernels.offline.lowering.rules_reduce import softmax_value
 
 THIN_DEPTH = 512  # of a product of few columns: its rows stay in a cache while each column reads them
+FEW_LOADS = 4  # of a factor that is computed wherever a product reads it
 FEW_TAPS = 64  # of a convolution of few filters
 FEW_LANES = 64  # rows of a block of products, so that weights are dequantised once
 
 
 def operand(lowering: Lowering, value: ir.Value) -> ir.Value:
     """Return a factor, stored first if it costs more than a few operations: it is read many times."""
-    for v in ir.walk(value):
-        costly = isinstance(v, ir.Op) and v.operator.traits.costly
-        if costly or isinstance(v, ir.Reduce | ir.Scan):
-            return lowering.reload(value)
+    if not is_cheap(value, loads=FEW_LOADS):
+        return lowering.reload(value)
     if value.dtype != "float32":
         raise ir.Unfusable(f"a product of {value.dtype}")
     return value
@@ -414,7 +413,7 @@ def is_thin(lowering: Lowering, node: Node) -> bool:
     else:
         return False
     few = sides[1] < LEAST_ROWS or max(sides) < LEAST_COLUMNS
-    return depth < LEAST_DEPTH or min(sides) == 1 or (few and depth <= THIN_DEPTH)
+    return depth <= WRITTEN_OUT or min(sides) == 1 or (few and depth <= THIN_DEPTH)
 
 
 def is_rearrangement(node: Node) -> bool:
