@@ -137,6 +137,14 @@ CASES = {
         " * 0.16666666666666666f",
         Case("return F.hardswish(x + y), F.hardsigmoid(x)", "torch.randn(6, 40) * 3", "torch.randn(40)"),
     ),
+    "places that are taken at once, a vector for all": (
+        "const Pack<{}, 4> y_v",
+        Case(
+            "z = F.interpolate(x, scale_factor=2, mode='bilinear'); return z * (2.0 - y)",
+            "torch.randn(4, 2, 6, 8)",
+            "torch.rand(12, 16)",
+        ),
+    ),
     "images of free sizes": (
         "= instance_norm.size(3);",
         Case("return F.instance_norm(x), x.mean((2, 3)) + y", "torch.randn(2, 3, 10, 12)", "torch.randn(3)"),

@@ -8,7 +8,7 @@ stores are those of `vectorized.py`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Loop
@@ -37,6 +37,7 @@ class SteppedPoints(VectorizedRegion):
 
     along: Loop | None = None
     many: int = 1
+    steady: set[str] = field(default_factory=set)  # vectors that are the same for all steps
 
     def find(self) -> bool:
         """Settle which loop a thread steps along, and return whether that spares it enough."""
@@ -51,7 +52,18 @@ class SteppedPoints(VectorizedRegion):
         self.width = max(2, STORED_BYTES // narrowest(self, nest.lane))
         threads = count_of([*nest.outer, nest.lane]) // self.width
         self.many = next((n for n in STEPS if self.along.count % n == 0 and threads // n >= FULL), 1)
-        return self.many > 1 and find_quads(self) and self.targets.keys() == nest.stores.keys()
+        if self.many == 1 or not find_quads(self) or self.targets.keys() != nest.stores.keys():
+            return False
+        self.steady = {*self.loads.values(), *self.gathered.values()}
+        for value in ir.walk(*nest.region.stores.values()):
+            if isinstance(value, ir.Load) and self.reaches([value], self.along):
+                self.steady -= {self.vector_of(value)}
+        return True
+
+    def vector_of(self, value: ir.Load) -> str:
+        """Return the name of the vector that a load is read from; empty for one that is read by itself."""
+        text = f"{self.printer.pointers[value.buffer]}[{self.nest.offset(self.nest.accesses[value])}]"
+        return self.gathered.get(value) or self.loads.get(text, "")
 
     @staticmethod
     def reaches(values: list[ir.Value], loop: Loop) -> bool:
@@ -77,7 +89,8 @@ class SteppedPoints(VectorizedRegion):
         return f"{self.total([self.along])} % {self.many} == 0 && {VectorizedRegion.condition(self, name)}"
 
     def element_in(self, name: str) -> str:
-        return VectorizedRegion.element_in(self, name).replace(f"{name}.x", f"{name}[step].x")
+        element = VectorizedRegion.element_in(self, name)
+        return element if name in self.steady else element.replace(f"{name}.x", f"{name}[step].x")
 
     def store(self, buffer: str, scope: Scope) -> list[str]:
         name = self.targets[buffer]
@@ -114,12 +127,17 @@ class SteppedPoints(VectorizedRegion):
         read = [n for n in [*self.loads.values(), *self.gathered.values()] if re.search(rf"\b{n}\[step\]", text)]
         made = list(self.targets.values())
         loads = [f"{n}[step] = *reinterpret_cast<const {self.types[n]}*>({self.addresses[n]});" for n in read]
+        once = [n for n in sorted(self.steady) if re.search(rf"\b{n}\.x", text)]
         puts = [f"*reinterpret_cast<{self.types[n]}*>({self.addresses[n]}) = {n}[step];" for n in made]
         return [
             "const int64_t number = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
             f"if (number >= {self.total(self.walked)}) return;",
             *self.indices(self.walked, "number"),
             *task.lines,
+            *(
+                f"const {self.types[n]} {n} = *reinterpret_cast<const {self.types[n]}*>({self.addresses[n]});"
+                for n in once
+            ),
             *(f"{self.types[n]} {n}[{self.many}];" for n in dict.fromkeys([*read, *made])),
             *(self.each_step(loads) if loads else []),
             *self.each([*column.lines, *self.each_step([*inner.lines, *stores])]),
