@@ -16,8 +16,10 @@ from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.numerics.exactness_probe import one_hot, targets
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
 from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.process.process_tree import Resident
 from rag_kernels.eval.records import Crashed, FunctionalProblem, Passed
 from rag_kernels.eval.sessions.admission import admit
+from rag_kernels.eval.trial.checks import _kept
 from rag_kernels.eval.trial.result_class import fuses_nothing
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.ingest.functional.functionalize import functionalize
@@ -115,6 +117,18 @@ def linear(judge: LocalJudge) -> FunctionalProblem:
 @pytest.fixture(scope="module")
 def softmax(judge: LocalJudge) -> FunctionalProblem:
     return functionalize(problem_from_source("softmax", SOFTMAX), workers=judge.workers)
+
+
+def test_calls_keep_what_every_part_of_them_keeps() -> None:
+    """Honest ones were told to leak: on a busy machine a part is a few calls, and two may each see a huge page."""
+
+    def after(*mib: int) -> list[tuple[int, Resident | None]]:
+        return [(10 * n, Resident(held << 20, 0, 0)) for n, held in enumerate(mib)]
+
+    assert _kept(after(100, 102, 104)) == 4 << 20  # asked again
+    assert not _kept(after(100, 102, 104, 104)) and not _kept(after(100, 100, 102))
+    assert _kept(after(100, 101, 102, 103, 104, 105)) == 5 << 20
+    assert not _kept([*after(100, 102), (20, None)])
 
 
 def test_an_honest_product_is_strict(judge: LocalJudge, linear: FunctionalProblem) -> None:

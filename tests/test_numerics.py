@@ -54,6 +54,15 @@ def test_another_order_of_summation_passes() -> None:
     assert compare(blocked, reference, oracle).ok
 
 
+def test_one_element_that_is_off_is_told_by_the_largest_error() -> None:
+    oracle = torch.randn(1 << 18, generator=GEN, dtype=torch.float64)
+    got = oracle.float()
+    got[7] += 1e-4
+    found = compare(got, oracle.float(), oracle)
+    assert not found.ok and found.ratio < 64
+    assert "worst at [7]" in found.where and "largest error of a row" in found.where and "limit 256" in found.where
+
+
 def test_half_precision_operands_fail_even_where_allclose_at_1e_2_would_pass() -> None:
     a, b, reference, oracle = matmul_case()
     cheat = a.half().float() @ b.half().float()

@@ -59,6 +59,7 @@ MOST_THREADS = range(66, 96)  # and one of these: machines have as many. Each ta
 MANY_CALLS, MANY_S = 70_000, 4.0  # more than 16 bits count to, and how long they may take
 WARM_CALLS, WARM_S = 3000, 0.5  # of these, in which a process takes what it then keeps
 LEAK_BYTES, LEAK_A_CALL = 1 << 20, 16  # in the calls after these, and in each: the least that an allocation takes
+LEAK_READS = 6  # of a process's memory: a leak grows between any two, and an honest one by huge pages now and then
 TOGETHER = 48  # calls of each of two callers, in MANY_S at most
 BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work with others, was 130 and 160 us
 BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
@@ -70,6 +71,20 @@ LATE_TRIES = 3  # calls that are watched for a late write when one was wrong
 LITTLE_S = 150e-6
 TRIES = 9  # with five an honest module was rejected once, beside a test suite
 ALLOWED = {"strict": ("strict", "split-precision"), "tf32": ("strict", "split-precision", "tf32")}
+
+
+def _kept(held: Sequence[tuple[int, Resident | None]]) -> int:
+    """Return how many bytes calls keep that keep some in each part of them; 0 where one part keeps none to speak of.
+
+    `held` says after how many calls a process had how much in memory. In one part an honest kernel grows by a huge page
+    that the system makes of small ones (2 MiB); on a busy machine, where a part is a few calls, in two.
+    """
+    known = [(made, resident.own) for made, resident in held if resident is not None]
+    if len(known) < len(held) or len(known) < 2 or known[-1][0] == known[0][0]:
+        return 0
+    calls = known[-1][0] - known[0][0]
+    grown = int(min((b - a) / max(1, until - made) for (made, a), (until, b) in pairwise(known)) * calls)
+    return grown if grown > max(LEAK_BYTES, LEAK_A_CALL * calls) else 0
 
 
 @dataclass
@@ -501,7 +516,8 @@ class Checks:
         subject.prepare(place, recipe)
         held: list[tuple[int, Resident | None]] = []  # after how many calls, and what is in memory then
         half = (MANY_CALLS - WARM_CALLS) // 2, (MANY_S - WARM_S) / 2
-        for most, limit_s in ((WARM_CALLS, WARM_S), half, half):
+        while len(held) < 3 or (_kept(held) and len(held) < LEAK_READS):
+            most, limit_s = half if held else (WARM_CALLS, WARM_S)
             ends, until = time.monotonic() + limit_s, made + most
             for _ in range(TRIES if held else 1):
                 called = subject.call_on(place, until - made, max(0.0, ends - time.monotonic()))
@@ -517,17 +533,9 @@ class Checks:
         self.found.checks.append(f"{made} calls in a row")
 
     def _note_leak(self, held: Sequence[tuple[int, Resident | None]]) -> None:
-        """Label a kernel each of whose calls keeps memory: it does so in both halves of the calls.
-
-        In one half an honest one grows by a huge page that the system makes of small ones (2 MiB).
-        """
-        if any(resident is None for _, resident in held):
-            return
-        known = [(made, resident.own) for made, resident in held if resident is not None]
-        a_call = min((b - a) / max(1, until - made) for (made, a), (until, b) in pairwise(known))
-        calls = known[-1][0] - known[0][0]
-        grown = int(a_call * calls)
-        if calls and grown > max(LEAK_BYTES, LEAK_A_CALL * calls):
+        """Label a kernel each of whose calls keeps memory."""
+        if grown := _kept(held):
+            calls = held[-1][0] - held[0][0]
             self.found.label(LEAKS)
             self.found.notes.append(f"{calls} calls keep {grown / 2**20:.1f} MiB, {grown // calls} bytes each")
 
