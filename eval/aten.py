@@ -224,7 +224,7 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("avg_pool2d_backward avg_pool3d_backward", Operator()),
     ("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward", Operator()),
     ("max_unpool2d max_unpool3d", Operator()),
-    ("histc segment_reduce im2col col2im affine_grid_generator", Operator()),
+    ("histc bincount segment_reduce im2col col2im affine_grid_generator", Operator()),
     ("embedding_bag _embedding_bag", Operator(reads_in_part=True)),
     ("searchsorted bucketize", Operator(reads_in_part=True, jumps=True)),
     ("grid_sampler grid_sampler_2d grid_sampler_3d", Operator(reads_in_part=True)),

@@ -34,7 +34,6 @@ ONLY_IN_PYTHON = {"input", "inplace", "size_average", "reduce", "weight", "_stac
 MOST = 5  # names of operators that may stand together outside the table
 # Names that are those of operators by chance, or words of another language.
 ALLOWED = {
-    "rag_kernels/offline/codegen/math_prelude.py": "functions of C's library",
     "ingest/functional/ranges.py": "which values an index is made of; nobody else asks",
     "ingest/description/vocabulary.py": "words for retrieval; see its docstring",
 }

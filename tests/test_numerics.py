@@ -290,12 +290,12 @@ def test_who_runs_first_does_not_decide(pairs: int) -> None:
 
 def test_pairs_end_when_the_interval_is_narrow_and_that_makes_no_wins() -> None:
     """Two alike, with noise of each size: stopped by the width alone, they claim a win as seldom as at full length."""
-    rng, least = Random(5), TimingRule().pairs
+    rng, least, most = Random(5), TimingRule().pairs, TimingRule().max_pairs
     for noise in (0.002, 0.01, 0.05):
         lengths, wins = [], 0
         for _ in range(200):
             paired = Paired({"one": [], "other": []})
-            for order in orders(["one", "other"], 60, rng):
+            for order in orders(["one", "other"], most, rng):
                 paired.orders.append(order)
                 for place, name in enumerate(order):
                     paired.seconds[name].append((1.03, 1.0)[place] * rng.lognormvariate(0, noise))
@@ -305,7 +305,7 @@ def test_pairs_end_when_the_interval_is_narrow_and_that_makes_no_wins() -> None:
             lengths.append(len(paired.orders))
             wins += found.low > 1 and found.median > 1.02
         assert wins <= 1, (noise, wins)
-        assert (max(lengths) == least) == (noise < 0.005) and (min(lengths) == 60) == (noise > 0.02), (noise, lengths)
+        assert (max(lengths) == least) == (noise < 0.005) and (min(lengths) == most) == (noise > 0.02), (noise, lengths)
 
 
 def test_slow_pairs_are_fewer() -> None:

@@ -61,6 +61,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"any alignment", "Right where tensors begin at any of their elements."),
     (r"other teams of threads", "Right with one thread where it is told of more, and with many."),
     (r"\d+ calls in a row", "Right after as many calls, in which a counter of 16 bits begins again."),
+    (r"nothing beside the calls", "Computes in its calls alone: neither before they begin nor after they end."),
     (r"nothing left behind", "Threads compute afterwards as before, and settings of OpenMP are as they were."),
     (r"two callers at once", "Right where two threads call it at the same time."),
     (r"odd sizes", "Right at sizes that no vector width divides."),

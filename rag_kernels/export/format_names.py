@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 FORMS = Path(__file__).with_name("forms")
-FIRST_LINE = re.compile(r'"""The format `(?P<name>[\w-]+)`: (?P<told>.+)\.$')
+FIRST_LINE = re.compile(r'"""The format `(?P<name>[\w-]+)`: (?P<told>.+?)\.(?:""")?$')
 DEFAULT = "module"  # comes first
 SOURCE = "source"  # the kernel as it was judged, beside all formats: it carries no evidence
 

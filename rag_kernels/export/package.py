@@ -46,6 +46,10 @@ class TextFile(Package):
     with_gradients: Callable[[Attempt, Pulled], str] | None = None
     refuse: Callable[[str], None] | None = None
 
+    def __post_init__(self) -> None:
+        if not self.comment:
+            raise ValueError('A TextFile needs what its comments begin with; for plain text, comment="#".')
+
     def place(self, folder: Path, stem: str) -> Path:
         """Return where it is written in a folder."""
         return folder / f"{stem}{self.suffix}"
