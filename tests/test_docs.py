@@ -72,7 +72,7 @@ SUMMARY = re.compile(
     r"(?P<floor>\d+) % .* on (?P<device_name>.+)\n  (?P<label>.+), (?P<tier>\w+) tier, (?P<precision>\w+) precision, "
     r"(?P<writer>\w+) writer(?:\n  (?P<labels>(?!serves |\d).+))?(?:\n  serves (?P<serves>.+))?\n"
     r"  (?P<attempts>\d+) candidates in (?P<seconds>[\d.]+) s, .*; run (?P<run_id>r_\w+)\n"
-    r"  shown to the writer: (?P<shown>.+)\n  written to (?P<out>.+)"
+    r"(?:  shown to the writer: (?P<shown>.+)\n)?  written to (?P<out>.+)"
 )
 
 
@@ -95,7 +95,7 @@ def row_of(found: re.Match[str]) -> dict[str, object]:
         "reason": "",
         "step": "",
     }
-    return {**told, **numbers, **kept, "exemplars": told.get("shown", "").split(", ")}
+    return {**told, **numbers, **kept, "exemplars": [name for name in (told.get("shown") or "").split(", ") if name]}
 
 
 def test_readmes_sample_is_what_the_command_prints_of_such_a_run() -> None:
