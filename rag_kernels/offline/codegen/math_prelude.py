@@ -339,27 +339,6 @@ CUDA["rk_exp_below"] = (
     "}\n",
     ("rk_exp2_near",),
 )
-CUDA["rk_divided"] = (
-    "// x / by, rounded as that is, where r is 1 / by: what a first quotient leaves over tells how far it is off.\n"
-    "__device__ inline float rk_divided(float x, float by, float r) {\n"
-    "  const bool modest = fabsf(by) > 0x1p-40f && fabsf(by) < 0x1p40f;\n"
-    "  if (!modest || !(fabsf(x) > 0x1p-60f && fabsf(x) < 0x1p60f)) return x / by;\n"
-    "  const float near = x * r;\n"
-    "  return fmaf(fmaf(-near, by, x), r, near);\n"
-    "}\n",
-    (),
-)
-CUDA["rk_whole"] = (
-    "// The nearest integer: of x + 3 * 2^22 it is the low bits, which are quicker to have than a conversion.\n"
-    "__device__ inline int rk_whole(float x) {\n"
-    "  if (!(fabsf(x) < 0x1p22f)) return int(nearbyintf(x));\n"
-    "  const float high = x + 12582912.0f;\n"
-    "  int bits;\n"
-    "  memcpy(&bits, &high, 4);\n"
-    "  return bits - 0x4b400000;\n"
-    "}\n",
-    (),
-)
 CUDA["rk_softplus"] = (
     "__device__ inline float rk_softplus(float x) { return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }\n"
     "__device__ inline double rk_softplus(double x) { return (x < 0.0 ? 0.0 : x) + log1p(exp(-fabs(x))); }\n",

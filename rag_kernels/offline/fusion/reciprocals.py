@@ -47,35 +47,6 @@ def with_reciprocals(lowered: Lowered, *, on_gpu: bool) -> Lowered:
     return replace(lowered, steps=tuple(steps))
 
 
-def quantises(fp: FunctionalProblem) -> bool:
-    """Return whether a result is of short integers, to which quotients are rounded."""
-    return not SHORT.isdisjoint(spec.dtype for spec in fp.outputs)
-
-
-def quantised(lowered: Lowered) -> Lowered:
-    """Return the steps with divisions by row values and roundings to short integers as a GPU has them at full rate.
-
-    It divides, rounds and converts at an eighth or a quarter of it. Results are the same to the last bit.
-    """
-    made: dict[ir.Value, ir.Value] = {}
-
-    def visit(value: ir.Value) -> ir.Value:
-        if value not in made:
-            again = rebuilt(value, visit)
-            found = operands(again, Operator.DIV) if again.dtype == "float32" else None
-            if found and _is_of_row(found[1], found[0]):
-                again = ir.Op(again.dims, "float32", Operator.DIV_BY, (*found, reciprocal(Expr(found[1])).value))
-            cast = operands(again, Operator.CAST) if again.dtype in SHORT else None
-            near = operands(strip(cast[0]), Operator.ROUND) if cast else None
-            if near and near[0].dtype == "float32":
-                again = ir.Op(again.dims, again.dtype, Operator.WHOLE, near)
-            made[value] = again
-        return made[value]
-
-    steps = (replace(s, value=visit(s.value)) if isinstance(s, Stored) else s for s in lowered.steps)
-    return replace(lowered, steps=tuple(steps))
-
-
 def _product(value: ir.Value) -> ir.Value | None:
     """Return x / r as x * (1 / r)."""
     found = operands(value, Operator.DIV)

@@ -70,7 +70,6 @@ class Operator(Enum):
     MUL = _SUM
     DIV = Traits(2, Types.FRACTIONS)
     DIV_NEAR = Traits(2, Types.FRACTIONS)  # by one or more, where some last bits do not count
-    DIV_BY = Traits(3, Types.FRACTIONS)  # x / r, of x, r and 1 / r
     NEG = _ONE
     ABS = _ONE
     MAXIMUM = _SUM  # a NaN among the operands wins
@@ -81,7 +80,6 @@ class Operator(Enum):
     CEIL = _CHEAP
     ROUND = _CHEAP  # ties to even
     TRUNC = _CHEAP
-    WHOLE = Traits(1, Types.CAST)  # the nearest integer, ties to even, as a short one
     AS_FLOAT16 = _CHEAP  # rounded to sixteen bits, and widened again
     AS_BFLOAT16 = _CHEAP
     SQRT = _CHEAP
