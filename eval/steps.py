@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from rag_kernels.eval.aten import Operator, operator
+from rag_kernels.eval.aten import Operator, base_name, operator
 from rag_kernels.eval.index_ties import as_they_are, names_in
 from rag_kernels.eval.input_kinds import (
     BRINK,
@@ -44,21 +44,16 @@ def compares(fp: FunctionalProblem) -> bool:
 
 def divides_integers(fp: FunctionalProblem) -> bool:
     """Return whether whole numbers are divided, or their remainders taken."""
-    return any(_plain(node.op) in DIVISIONS and any(s.dtype in INTEGERS for s in node.outputs) for node in fp.nodes)
+    return any(base_name(node.op) in DIVISIONS and any(s.dtype in INTEGERS for s in node.outputs) for node in fp.nodes)
 
 
 def multiplies_spread(fp: FunctionalProblem) -> bool:
     """Return whether elements are multiplied of which neither factor has all: `x[:, :, None] * w[None]`."""
     counts = {a.name: math.prod(a.spec.shape) for a in fp.tensors}
     counts |= {node.name: math.prod(node.outputs[0].shape) for node in fp.nodes if node.outputs}
-    products = [node for node in fp.nodes if _plain(node.op) == "mul" and len(node.args) == 2]
+    products = [node for node in fp.nodes if base_name(node.op) == "mul" and len(node.args) == 2]
     factors = [[counts.get(name, 0) for name in names_in(node.args)] for node in products]
     return any(len(f) == 2 and max(f) < counts[node.name] for f, node in zip(factors, products, strict=True))
-
-
-def _plain(op: str) -> str:
-    """Return the operator without its namespace and overload."""
-    return op.removeprefix("aten.").partition(".")[0]
 
 
 def has_steps(fp: FunctionalProblem) -> bool:

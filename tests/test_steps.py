@@ -141,6 +141,17 @@ def test_signs_that_differ_everywhere_are_as_many_as_rounding_makes() -> None:
     assert dense(got, oracle, again()) is None
 
 
+def test_of_what_underflows_any_index_is_as_good_and_of_nothing_else() -> None:
+    """A router takes the second best of probabilities of which all but one are below what fp32 exponentials keep."""
+    values = torch.tensor([[1.0, 1e-60, 2e-42, 1.6e-38, 1e-30]], dtype=torch.float64)
+    wide, own = Choice(values, 1), Choice(values.float(), 1)
+    kept = Choice(values[:, :4], 1), Choice(values[:, :4].float(), 1)
+    for got in (1, 2, 3):
+        assert as_good(torch.tensor([[0, got]]), torch.tensor([[0, 3]]), *kept, exact=False), got
+        assert not as_good(torch.tensor([[0, got]]), torch.tensor([[0, 4]]), wide, own, exact=False), got
+    assert not as_good(torch.tensor([[0, 2]]), torch.tensor([[0, 3]]), *kept, exact=True)
+
+
 def test_an_index_is_as_good_as_its_value() -> None:
     values = torch.tensor([[0.5, 0.25, 0.2500001, 0.1]], dtype=torch.float64)
     own = Choice(values.to(torch.bfloat16), 1)

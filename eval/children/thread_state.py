@@ -12,11 +12,8 @@ from contextlib import suppress
 import torch
 
 _OPENMP = "libgomp.so.1"
-_ARENA_MAX, _ARENAS, _MANY = (
-    -8,
-    8,
-    64,
-)  # of glibc's mallopt: each thread else has 64 MiB of the address space for its own
+# Of glibc's mallopt: each thread else has 64 MiB of the address space for its own.
+_ARENA_MAX, _ARENAS, _MANY = -8, 8, 64
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 

@@ -157,7 +157,8 @@ def as_good(got: torch.Tensor, right: torch.Tensor, wide: Choice, own: Choice, *
     unit = CHOSEN_UNITS[dtype.itemsize] * UNIT_ROUNDOFF[dtype] if dtype.is_floating_point else 0.0
     size = torch.maximum(chosen.abs(), wanted.abs())
     own_slack = torch.maximum(
-        CHOSEN_ERRORS * torch.maximum(error.gather(dim, got), error.gather(dim, right)), unit * size
+        CHOSEN_ERRORS * torch.maximum(error.gather(dim, got), error.gather(dim, right)),
+        (unit * size).clamp(min=_vanishing(dtype)),
     )
     own_slack = torch.where(torch.isfinite(own_slack), own_slack, 0.0)  # what is infinite needs no room
     # PyTorch may be exact at one place by luck: what errors are in the row, or are anywhere of values of this size.
@@ -166,6 +167,16 @@ def as_good(got: torch.Tensor, right: torch.Tensor, wide: Choice, own: Choice, *
     slack = torch.minimum(torch.maximum(own_slack, USUAL_ERRORS * usual), own_slack.amax(dim, keepdim=True))
     near = (chosen - wanted).abs() <= (0.0 if exact else slack)
     return bool(((got == right) | (chosen == wanted) | near).all())
+
+
+def _vanishing(dtype: torch.dtype) -> float:
+    """Return below what a value that was computed may be nothing: twice the smallest normal number of the arithmetic.
+
+    Exponentials in vectors end there: e^-87 and e^-300 are the same to them, and PyTorch's own keep some of it.
+    """
+    if not dtype.is_floating_point:
+        return 0.0
+    return 2 * torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).tiny
 
 
 def _rms(errors: torch.Tensor, dim: int) -> torch.Tensor:

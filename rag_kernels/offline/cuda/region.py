@@ -219,6 +219,11 @@ class CudaRegion(ReduceLoops):
         found = [known[word] for known in (pointers, others) for word in named if word in known]
         return [parameter for parameter, _ in found], [argument for _, argument in found]
 
+    def one_thread_each(self, loops: list[Loop], name: str, arguments: list[str]) -> list[str]:
+        """Return the launch of a kernel that has a thread for each step of these loops."""
+        count = f"small({self.total(loops)})"
+        return [f"{name}<<<blocks(({count} + THREADS - 1) / THREADS), THREADS, 0, stream>>>({', '.join(arguments)});"]
+
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         """Return the statements that launch the kernel."""
         outer, call = self.total(self.nest.outer), f"({', '.join(arguments)});"

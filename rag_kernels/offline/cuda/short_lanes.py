@@ -192,8 +192,7 @@ class ShortLanes(CudaRegion):
         ]
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
-        count = f"small({self.total(self.walked)})"
-        return [f"{name}<<<blocks(({count} + THREADS - 1) / THREADS), THREADS, 0, stream>>>({', '.join(arguments)});"]
+        return self.one_thread_each(self.walked, name, arguments)
 
 
 def short_lanes_region(

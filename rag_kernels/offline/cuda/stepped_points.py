@@ -21,11 +21,8 @@ from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import Operator
 
-STEPS = (
-    8,
-    4,
-    2,
-)  # of the loop that a thread takes: 22.0 us, 26.7 with four (images of 64 x 64 twice as large, an H200)
+# Of the loop that a thread takes: 22.0 us, 26.7 with four (images of 64 x 64 twice as large, an H200).
+STEPS = (8, 4, 2)
 STORED_BYTES = 8  # at once: lanes that lie further apart would read from more cache lines with each load
 LEAST_OPERATORS = 6  # that a thread spares with each further step
 FULL = 1 << 17  # threads that keep a device busy
@@ -158,8 +155,7 @@ class SteppedPoints(VectorizedRegion):
         ]
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
-        count = f"small({self.total(self.walked)})"
-        return [f"{name}<<<blocks(({count} + THREADS - 1) / THREADS), THREADS, 0, stream>>>({', '.join(arguments)});"]
+        return self.one_thread_each(self.walked, name, arguments)
 
 
 def stepped_points(

@@ -310,8 +310,7 @@ class WindowLanes(CudaRegion):
         ]
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
-        grid = f"blocks((small({self.total([*self.nest.outer, self.quad])}) + THREADS - 1) / THREADS)"
-        return [f"{name}<<<{grid}, THREADS, 0, stream>>>({', '.join(arguments)});"]
+        return self.one_thread_each([*self.nest.outer, self.quad], name, arguments)
 
 
 def window_lanes(region: Region, function: Function, sizes: Sizes, parameters: CudaParameters) -> WindowLanes | None:
