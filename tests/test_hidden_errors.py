@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from rag_kernels.eval.full_memory import ran_out_of_memory
+from rag_kernels.eval.machine.full_memory import ran_out_of_memory
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.cut_factors import BITS, COARSER, goes_with, middle
 from rag_kernels.eval.numerics.octaves import small_fault

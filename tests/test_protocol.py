@@ -20,9 +20,9 @@ from rag_kernels.eval.buffers.call_content import plain
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout
 from rag_kernels.eval.children import reference
 from rag_kernels.eval.children.gpu_shared_memory import NotShared
-from rag_kernels.eval.full_memory import ran_out_of_memory
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.machine.full_memory import ran_out_of_memory
 from rag_kernels.eval.messages.protocol import (
     Answered,
     AskForProbes,

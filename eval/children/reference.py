@@ -29,7 +29,6 @@ from rag_kernels.eval.children.gpu_exchange import Exchange, KeptOutputs
 from rag_kernels.eval.children.gpu_shared_memory import NotShared
 from rag_kernels.eval.children.memory import MemoryCount
 from rag_kernels.eval.children.right_answers import RightAnswers
-from rag_kernels.eval.full_memory import ran_out_of_memory
 from rag_kernels.eval.input_kinds import (
     ALIKE,
     AT_CONSTANTS,
@@ -47,6 +46,7 @@ from rag_kernels.eval.input_kinds import (
     UNTRUE,
     WIDEST,
 )
+from rag_kernels.eval.machine.full_memory import ran_out_of_memory
 from rag_kernels.eval.marked_values import constants_of, ignored_targets
 from rag_kernels.eval.messages.protocol import (
     AskForProbes,

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from rag_kernels.eval.full_memory import ran_out_of_memory
+from rag_kernels.eval.machine.full_memory import ran_out_of_memory
 from rag_kernels.eval.process.lockdown import Confinement, lock_down
 from rag_kernels.eval.records import FunctionalProblem, TensorArgument
 from rag_kernels.mutation.peer_rules import RULES
