@@ -425,7 +425,7 @@ def limits_of(precision: str, asked: argparse.Namespace, *, confirm: bool) -> Li
 
 def archive(asked: argparse.Namespace) -> None:
     """Write a bundle of the kernels that were confirmed and are worth showing: near the better baseline at least, and
-    where a prompt has no room for them ahead of it; and of their children, which show what a technique is worth."""
+    where a prompt has no room for them ahead of it; and parents and children, which show what a technique is worth."""
     from rag_kernels.archive.bundle import export
     from rag_kernels.archive.memory import MemoryArchive
     from rag_kernels.archive.records import KernelFilter, Run
@@ -437,14 +437,20 @@ def archive(asked: argparse.Namespace) -> None:
     kept = MemoryArchive()
     run = Run("many_kernels", "grow", "", "{}", now())
     kept.start_run(run)
-    known = set[str]()
-    for number, row in enumerate(sorted(read(asked.files), key=lambda row: "tune" in row), 1):
+    confirmed = []
+    for row in sorted(read(asked.files), key=lambda row: "tune" in row):  # parents first
         if not (verified(row) and row.get("confirm")) or row.get("degenerate") or any(map(bars, row["labels"])):
             continue
         found = unpacked(row["evidence"])
+        if is_confirmed(found):
+            confirmed.append((row, found))
+    parents = {edge.source for _, found in confirmed for edge in found.parents}
+    known = set[str]()
+    for number, (row, found) in enumerate(confirmed, 1):
         fits = estimate_tokens(called_only(found.candidate.source)) <= SHOWN_TOKENS
         child = bool(found.parents) and all(edge.source in known for edge in found.parents)
-        if is_confirmed(found) and (child or row["speedup"] >= (asked.least if fits else AHEAD)):
+        related = child or found.candidate.id in parents
+        if related or row["speedup"] >= (asked.least if fits else AHEAD):
             found = found if child else replace(found, parents=())
             known.add(found.candidate.id)
             kept.record_attempt(replace(found, run_id=run.id, number=number, created_at=now()))

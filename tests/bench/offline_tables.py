@@ -123,9 +123,9 @@ def as_text(sections: Sequence[Section]) -> list[str]:
 
 
 def read(files: Iterable[Path]) -> list[Row]:
-    """Rows of several files; of a problem that was run twice, the later."""
+    """Rows of several files; of a problem that was run twice with the same parameter changed, or none, the later."""
     rows = [json.loads(line) for f in files if f.is_file() for line in f.read_text().splitlines()]
-    return list({(r["level"], r["name"]): r for r in rows}.values())
+    return list({(r["level"], r["name"], r.get("tune")): r for r in rows}.values())
 
 
 def tables(rows: Sequence[Row]) -> list[str]:
