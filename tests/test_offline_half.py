@@ -131,6 +131,28 @@ CASES = {
             "torch.randn(2, 6, 12, 16)",
         ),
     ),
+    "places that are read": (
+        "// places_that_are_read: 1 fused loop nest",
+        Case(
+            "return F.grid_sample(x, y, align_corners=False) * 0.5",
+            "torch.randn(2, 24, 5, 6)",
+            "torch.randn(2, 4, 8, 2)",
+        ),
+    ),
+    "weights that rows share": (
+        "const Pack<{}, 8> w_v3 = *reinterpret_cast<",
+        Case(
+            "u, d = x.float(), y.float() * self.w.float(); r = torch.rsqrt(u.pow(2).mean(-1, keepdim=True) + 1e-6); "
+            "return (r * (d - u * r * r * (d * u).mean(-1, keepdim=True))).to(x.dtype)",
+            "torch.randn(5, 208)",
+            "torch.randn(5, 208)",
+            init="self.w = nn.Parameter(torch.rand(208) + 0.5)",
+        ),
+    ),
+    "sums that meet together": (
+        "row_reduce_each(Sum(), float(0), acc",
+        Case("return x.sum(-1) * y / x.square().sum(-1)", "torch.randn(3, 4096)", "torch.randn(3)"),
+    ),
     "by a number": (
         " * 0.16666666666666666f",
         Case("return F.hardswish(x + y), F.hardsigmoid(x)", "torch.randn(6, 40) * 3", "torch.randn(40)"),

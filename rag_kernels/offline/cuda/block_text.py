@@ -343,6 +343,30 @@ template <class T, class F> __device__ T row_reduce(T v, F f, T start) {
 """,
     ),
     Piece(
+        "row_reduce_each",
+        """\
+// Combine several over threadIdx.x, all at the same barriers.
+template <class F, class T, class... More> __device__ void row_reduce_each(F f, T start, T& first, More&... more) {
+  constexpr int N = 1 + sizeof...(More);
+  T* const all[N] = {&first, &more...};
+  __shared__ T parts[N][32];
+#pragma unroll
+  for (int n = 0; n < N; ++n) *all[n] = of_lanes(*all[n], f, blockDim.x < 32 ? blockDim.x : 32);
+  if (blockDim.x <= 32) return;
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    if (threadIdx.x % 32 == 0) parts[n][threadIdx.x / 32] = *all[n];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    *all[n] = of_lanes(threadIdx.x % 32 < blockDim.x / 32 ? parts[n][threadIdx.x % 32] : start, f, 32);
+  }
+}
+""",
+    ),
+    Piece(
         "extreme",
         """\
 // The greater or the lesser; a NaN wins.

@@ -195,9 +195,19 @@ class ReduceLoops(RegionPrinter):
     def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
         """Return statements that join the partial results of a team's threads.
 
-        `found` has the variable, functor and start of each reduction.
+        `found` has the variable, functor and start of each reduction. Those of a row that are joined alike meet at the
+        same barriers.
         """
-        return [f"{name} = {kind}_reduce({name}, {functor}, {start});" for name, functor, start in found]
+        alike: dict[tuple[str, str], list[str]] = {}
+        for name, functor, start in found:
+            alike.setdefault((functor, start), []).append(name)
+        lines = list[str]()
+        for (functor, start), names in alike.items():
+            if kind == "row" and len(names) > 1:
+                lines.append(f"row_reduce_each({functor}, {start}, {', '.join(names)});")
+            else:
+                lines += [f"{name} = {kind}_reduce({name}, {functor}, {start});" for name in names]
+        return lines
 
     def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope, kind: str) -> bool:
         """Add running totals to a pass, and return whether there are any.

@@ -42,6 +42,8 @@ class SteppedPoints(VectorizedRegion):
         if nest.schedule != "point" or nest.lane is None:
             return False
         places = [index for access in nest.accesses.values() for index, _ in access.values]
+        if any(isinstance(v, ir.Load) for v in ir.walk(*places)):
+            return False  # anywhere: threads wait for what they read there, and more of them wait at once
         free = [loop for loop in nest.outer if places and not self.reaches(places, loop)]
         self.along = max(free, key=self.spared, default=None)
         if self.along is None or self.spared(self.along) < LEAST_OPERATORS:

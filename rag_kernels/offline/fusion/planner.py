@@ -360,8 +360,10 @@ def is_costly(value: ir.Value) -> bool:
 
 
 def is_lookup(value: ir.Value) -> bool:
-    """Return whether a load is at a computed place and its neighbours are elsewhere."""
-    if not isinstance(value, ir.Load) or all(isinstance(form, ir.Form) for form in value.index):
+    """Return whether a load is at a computed place, another for each element, and its neighbours are elsewhere."""
+    if not isinstance(value, ir.Load):
+        return False
+    if not any(ir.tree_atoms(form) for form in value.index if not isinstance(form, ir.Form)):
         return False
     last = value.index[-1]
     along = ir.size_of(a for a, factor in last.terms if factor == 1) if isinstance(last, ir.Form) else 1
