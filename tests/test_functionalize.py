@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from support.kept import kept_workers
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
@@ -16,6 +17,7 @@ from rag_kernels.ingest.functional.gradients import backward_problem
 from rag_kernels.ingest.functional.verify import verify
 from rag_kernels.ingest.graphs.graph import refs
 from rag_kernels.ingest.graphs.recording import state_at
+from rag_kernels.ingest.graphs.stand_ins import assertions_hold
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 
@@ -262,6 +264,22 @@ def test_counts_below_a_minlength_have_a_fixed_shape(workers: Workers) -> None:
     )
     done = functionalize(Problem("counted", counted.source.replace("self, x", "self, x, w")), workers=workers)
     assert done.verified and [(s.shape, s.dtype) for s in done.outputs] == [((16,), "float32")]
+
+
+def test_what_pytorch_asserts_of_values_holds_and_what_a_program_asks_stays_a_branch() -> None:
+    true = torch.tensor(True)
+    library = torch.library.Library("asserting", "FRAGMENT")  # as torch.quantile was up to PyTorch 2.11
+    library.define("within(Tensor x) -> Tensor")
+    checked = {True: lambda x: x * 2, False: lambda x: x[:0]}
+    library.impl("within", lambda x: checked[torch.equal((x == x).all(), true)](x), "CompositeImplicitAutograd")
+    with FakeTensorMode(allow_non_fake_inputs=True), assertions_hold():
+        x = torch.randn(3, 50)
+        assert torch.ops.asserting.within(x).shape == (3, 50) and x.quantile(0.9, 1).shape == (3,)
+        for ask in (torch.equal, torch.Tensor.equal):
+            with pytest.raises(DataDependentOutputException):
+                ask((x == x).all(), true)
+        with pytest.raises(DataDependentOutputException):
+            torch.ops.aten.equal(x, x)
 
 
 def test_a_problem_written_for_a_gpu_is_recorded_without_one(workers: Workers) -> None:

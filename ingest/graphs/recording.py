@@ -38,7 +38,7 @@ from rag_kernels.eval.records import (
     TrainingStep,
 )
 from rag_kernels.ingest.graphs.recurrent import shape_only_recurrence
-from rag_kernels.ingest.graphs.stand_ins import bincount_of_minlength, of_backward, replaced_parameters
+from rag_kernels.ingest.graphs.stand_ins import assertions_hold, bincount_of_minlength, of_backward, replaced_parameters
 
 _VALUE_READS = (DataDependentOutputException, DynamicOutputShapeException)
 
@@ -152,7 +152,14 @@ def trace(problem: Problem) -> Trace:
         reassigned.extend(_replaced(model, state, owned))
         return tensors_of(problem, result)
 
-    with mode, torch.no_grad(), shape_only_recurrence(), bincount_of_minlength(), replaced_parameters():
+    with (
+        mode,
+        torch.no_grad(),
+        shape_only_recurrence(),
+        bincount_of_minlength(),
+        assertions_hold(),
+        replaced_parameters(),
+    ):
         fakes = [mode.from_tensor(t) if not _is_fake(t, mode) else t for t in tensors]
         graph = _record(problem, forward, fakes)
     owned_names = names[len(leaves) :]

@@ -1,7 +1,7 @@
 """What recording on fake tensors does in place of PyTorch: fixed shapes, modules that change, plain backward operators.
 
-Comes in: nothing; `bincount_of_minlength()` and `replaced_parameters()` hold inside their blocks, and `of_backward()`
-is a table for recording. Knows nothing of problems.
+Comes in: nothing; `bincount_of_minlength()`, `assertions_hold()` and `replaced_parameters()` hold inside their blocks,
+and `of_backward()` is a table for recording. Knows nothing of problems.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses import fake_impls
+from torch.overrides import TorchFunctionMode
 
 # Kept whole: a scatter or a table's gradient is one operator to a reader, and no sum of plain ones.
 _WHOLE = ("max_pool", "embedding", "unfold", "cudnn", "miopen")
 _BINCOUNT = torch.ops.aten.bincount.default
+_EQUAL = torch.ops.aten.equal.default
+_ASKED = frozenset[Any]({torch.equal, Tensor.equal, torch.ops.aten.equal, _EQUAL})
 
 
 @contextmanager
@@ -41,6 +44,47 @@ def bincount_of_minlength() -> Iterator[None]:
         yield
     finally:
         table[_BINCOUNT] = dynamic
+
+
+class _Callers(TorchFunctionMode):
+    """Know whether what runs was called by the program itself, or is a part of another function of PyTorch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before, self.inside = self.inside, func not in _ASKED
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.inside = before
+
+
+@contextmanager
+def assertions_hold() -> Iterator[None]:
+    """Let PyTorch's functions find inside the block what they assert of their operands' values, which fakes have not.
+
+    `torch.quantile` compares "all within 0 and 1" with true by `aten.equal` up to PyTorch 2.11; where it is false, the
+    module itself fails. A program's own `torch.equal` is a branch on data and stays one.
+    """
+    table, callers = fake_impls.op_implementations_dict, _Callers()
+    before = table.get(_EQUAL)
+
+    def equal(_: Any, op: Any, one: Tensor, other: Tensor) -> bool:
+        if callers.inside and one.dim() == other.dim() == 0 and one.dtype == other.dtype == torch.bool:
+            return True
+        raise fake_impls.DataDependentOutputException(op)
+
+    table[_EQUAL] = equal
+    try:
+        with callers:
+            yield
+    finally:
+        if before is None:
+            del table[_EQUAL]
+        else:
+            table[_EQUAL] = before
 
 
 def of_backward() -> dict[Any, Callable[..., Any]]:
