@@ -61,14 +61,24 @@ template <class P, class Key> void first_of(int64_t n, int64_t wanted, P* kept, 
   using K = decltype(key(0));
   constexpr int64_t STEP = 64, FEW = 16;
   const int64_t room = std::max<int64_t>(4 * wanted, 4 * STEP);
+  int64_t count = 0;
+  const auto enter = [&](const P mine) {  // goes where it belongs among the first so far
+    int64_t j = count < wanted ? count++ : wanted - 1;
+    for (; j > 0 && mine < kept[j - 1]; --j) kept[j] = kept[j - 1];
+    kept[j] = mine;
+  };
   if (4 * wanted > n || n <= (wanted > FEW ? room : 32)) {
     for (int64_t i = 0; i < n; ++i) kept[i] = placed(key(i), uint32_t(i));
     if (2 * wanted > n) return sort(kept, other, n);
+    if (wanted <= FEW) {
+      for (int64_t i = 0; i < n; ++i)
+        if (count < wanted || kept[i] < kept[wanted - 1]) enter(kept[i]);
+      return;
+    }
     std::nth_element(kept, kept + wanted - 1, kept + n);
     return std::sort(kept, kept + wanted);
   }
   K keys[STEP], most = ~K(0);
-  int64_t count = 0;
   const auto shrink = [&] {
     std::nth_element(kept, kept + wanted - 1, kept + count);
     count = wanted;
@@ -91,10 +101,7 @@ template <class P, class Key> void first_of(int64_t n, int64_t wanted, P* kept, 
     }
     for (int64_t i = 0; i < here; ++i) {
       if (count == wanted && !(keys[i] < most)) continue;
-      const P mine = placed(keys[i], uint32_t(start + i));
-      int64_t j = count < wanted ? count++ : wanted - 1;
-      for (; j > 0 && mine < kept[j - 1]; --j) kept[j] = kept[j - 1];
-      kept[j] = mine;
+      enter(placed(keys[i], uint32_t(start + i)));
       if (count == wanted) most = K(key_of(kept[wanted - 1]));
     }
   }
