@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from rag_kernels.eval.records import Contract, FunctionalProblem, ServedTensor
+from rag_kernels.eval.records import Contract, FunctionalProblem, ServedTensor, TensorSpec
 
 _NAMES = "NMKLPQRSTUVW"
 _Sizes = tuple[int, ...]  # what one dimension was, at each of the sizes
@@ -46,15 +46,24 @@ def joint_contract(
     return replace(shown, only=tuple(dict.fromkeys(judged)))
 
 
+def takes(held: Contract, specs: Sequence[TensorSpec]) -> bool:
+    """Return whether a contract is for tensors of these ranks, dtypes and sizes, in its order."""
+    values = _free_in(held, specs)
+    return values is not None and (not held.only or tuple(values.items()) in held.only)
+
+
 def _values(held: Contract, fp: FunctionalProblem) -> dict[str, int] | None:
     """Return what the free sizes of a contract are in a problem; None where it does not take these sizes."""
+    same = [t.name for t in held.tensors] == [a.name for a in fp.tensors]
+    return _free_in(held, [a.spec for a in fp.tensors]) if same else None
+
+
+def _free_in(held: Contract, specs: Sequence[TensorSpec]) -> dict[str, int] | None:
     values: dict[str, int] = {}
-    if [(t.name, t.dtype, len(t.shape)) for t in held.tensors] != [
-        (a.name, a.spec.dtype, len(a.spec.shape)) for a in fp.tensors
-    ]:
+    if [(t.dtype, len(t.shape)) for t in held.tensors] != [(spec.dtype, len(spec.shape)) for spec in specs]:
         return None
-    for tensor, argument in zip(held.tensors, fp.tensors, strict=True):
-        for told, size in zip(tensor.shape, argument.spec.shape, strict=True):
+    for tensor, spec in zip(held.tensors, specs, strict=True):
+        for told, size in zip(tensor.shape, spec.shape, strict=True):
             factor, _, name = told.rpartition("*")
             one = int(name) if name.isdigit() else values.setdefault(name, size // int(factor or 1))
             if size != int(factor or 1) * one:

@@ -8,8 +8,18 @@ from typing import Protocol, runtime_checkable
 
 from rag_kernels.archive.records import ArchivedKernel, Attempt, Claim, Exemplar, LLMCall, Relation
 from rag_kernels.eval import codec
+from rag_kernels.eval.contract import takes
 from rag_kernels.eval.errors import RagKernelsError
-from rag_kernels.eval.records import LATER, BaselineTimes, Candidate, Device, FunctionalProblem
+from rag_kernels.eval.records import (
+    LATER,
+    SPECIALISED,
+    BaselineTimes,
+    Candidate,
+    Contract,
+    Device,
+    FunctionalProblem,
+    TensorSpec,
+)
 
 REPEATS_TOLD = 4
 
@@ -34,6 +44,14 @@ class Shown:
     lesson: Lesson | None = field(default=None, metadata=LATER)
     claim: Claim | None = field(default=None, metadata=LATER)  # what its maker says, where nobody has judged it here
     counted: str = field(default="", metadata=LATER)  # what the GPU's counters say of it
+    contract: Contract | None = field(default=None, metadata=LATER)  # with the problem: the calls that it was right for
+
+    def serves(self, specs: Sequence[TensorSpec]) -> bool:
+        """Return whether the kernel may be called with these tensors; without a contract its labels say it."""
+        if self.contract is not None:
+            return takes(self.contract, specs)
+        own = [argument.spec for argument in self.problem.tensors] if self.problem is not None else []
+        return SPECIALISED not in self.kernel.labels or list(specs) == own
 
 
 @dataclass(frozen=True, slots=True)

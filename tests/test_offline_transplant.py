@@ -20,7 +20,7 @@ from rag_kernels.archive.records import ArchivedKernel, Exemplar, KernelFilter
 from rag_kernels.eval.build.candidate_form import kernels_text
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Passed
+from rag_kernels.eval.records import Backend, Candidate, Contract, FunctionalProblem, Passed, ServedTensor
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.ingest.description.embedder import load_embedder
 from rag_kernels.ingest.description.pipeline import index_attempt
@@ -249,6 +249,30 @@ def test_kernels_that_cannot_serve_are_passed_over(rms: FunctionalProblem, chang
     assert planted(fp, dataclasses.replace(archived(rms), problem=None)) == []
     as_large = functional("rms", dataclasses.replace(PATTERN, x="torch.randn(33, 64)", y="torch.randn(64)"))
     assert len(planted(fp, archived(as_large, labels=("shape-specialised",)))) == 1
+
+
+def test_a_kernel_goes_where_its_contract_takes_the_tensors(rms: FunctionalProblem) -> None:
+    def served(*shape: str, rows: str = "64", dtype: str = "float32", only: tuple[int, ...] = ()) -> Shown:
+        tensors = (ServedTensor("x", dtype, shape), ServedTensor("y", dtype, (rows,)))
+        held = Contract(tensors, (), "element", only=tuple((("N", n),) for n in only))
+        return dataclasses.replace(archived(rms), contract=held)
+
+    fp = target(normed())  # where x is [33, 64]
+    for right in (
+        served("N", "64"),
+        served("N", "K", rows="K"),
+        served("N", "2*K", rows="64"),
+        served("N", "64", only=(33,)),
+    ):
+        assert len(planted(fp, right)) == 1
+    wrong = [
+        served("N", "48", rows="48"),
+        served("N", "N", rows="64"),
+        served("B", "N", "64"),
+        served("N", "K", rows="N"),
+    ]
+    for never in (*wrong, served("N", "64", dtype="float16"), served("N", "64", only=(16, 32))):
+        assert planted(fp, never) == []
 
 
 def test_the_largest_come_first_then_the_same_without_them(rms: FunctionalProblem) -> None:

@@ -18,7 +18,7 @@ from support.generated_kernels import CASES, Case, functional
 from support.offline_briefs import brief, judged, shown
 
 from rag_kernels.eval.build.candidate_form import check_composed, kernels_text
-from rag_kernels.eval.records import Backend, Candidate
+from rag_kernels.eval.records import Backend, Candidate, Contract, ServedTensor
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters
@@ -49,7 +49,7 @@ def test_a_kernel_of_another_graph_or_backend_is_not_reused(other: dict[str, str
 
 
 @pytest.mark.parametrize(("rows", "reused"), [(64, True), (32, False)])
-def test_a_kernel_for_its_own_sizes_alone_is_reused_at_those(rows: int, reused: bool) -> None:
+def test_a_kernel_of_fixed_sizes_is_reused_at_those(rows: int, reused: bool) -> None:
     asked, then = (
         functional(name, Case("return torch.softmax(x, 1) + y", f"torch.rand({n}, 8)", f"torch.rand({n}, 8)"))
         for name, n in (("asked", 64), ("archived", rows))
@@ -58,6 +58,12 @@ def test_a_kernel_for_its_own_sizes_alone_is_reused_at_those(rows: int, reused: 
     kernel = dataclasses.replace(old.kernel, labels=("shape-specialised",))
     drafts = OfflineWriter().propose(brief(asked, exemplars=(dataclasses.replace(old, kernel=kernel, problem=then),)))
     assert (drafts[0].candidate.source == "// archived") is reused
+    for columns in ("8", "9"):  # a kernel for any number of rows, which it says itself
+        held = Contract(tuple(ServedTensor(x, "float32", ("N", columns)) for x in "xy"), (), "element")
+        drafts = OfflineWriter().propose(
+            brief(asked, exemplars=(dataclasses.replace(old, problem=then, contract=held),))
+        )
+        assert any(d.candidate.source == "// archived" for d in drafts) is (columns == "8" or rows == 64)
 
 
 def test_products_are_the_librarys_or_ours_as_in_what_retrieval_found() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rag_kernels.eval.aten import base_name, names, operator
-from rag_kernels.eval.records import Backend, FunctionalProblem, Node, Ref, TensorArgument
+from rag_kernels.eval.records import Backend, FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
 from rag_kernels.offline.foreign_kernel import Foreign, foreign
 from rag_kernels.offline.graph.rewrites import simplified
 from rag_kernels.offline.graph.subgraph_match import Match, matches, refs_of, specs_of, stands_free
@@ -66,16 +66,15 @@ def _places(shown: Shown, fp: FunctionalProblem) -> Iterator[_Place]:
     if LIGHT.issuperset(own):
         return  # pointwise operators cost less in the loops around them
     for match in matches(pattern, fp):
-        if "shape-specialised" not in shown.kernel.labels or _same_sizes(pattern, match, fp):
+        if shown.serves(_given(pattern, match, fp)):
             yield _Place(shown, match, tuple(own))
 
 
-def _same_sizes(pattern: FunctionalProblem, match: Match, fp: FunctionalProblem) -> bool:
-    """Return whether the kernel would be called with tensors as large as those that it was made for."""
+def _given(pattern: FunctionalProblem, match: Match, fp: FunctionalProblem) -> list[TensorSpec]:
+    """Return the tensors that the kernel would be called with."""
     specs = specs_of(fp)
     pairs = zip(pattern.arguments, match.arguments, strict=False)  # numbers follow
-    bound = [(a.spec, v.name) for a, v in pairs if isinstance(a, TensorArgument) and isinstance(v, Ref)]
-    return all(specs[name] == spec for spec, name in bound)
+    return [specs[v.name] for a, v in pairs if isinstance(a, TensorArgument) and isinstance(v, Ref)]
 
 
 def _with_transplants(fp: FunctionalProblem, places: Sequence[_Place]) -> Transplant | None:

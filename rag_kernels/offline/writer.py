@@ -117,7 +117,7 @@ def _reused(brief: Brief) -> Iterator[tuple[bool, Draft]]:
         same = shown.problem is not None and _sizes(shown.problem) == _sizes(brief.problem)
         if (kernel.graph_key, kernel.backend) != wanted or kernel.retracted:
             continue
-        if same or "shape-specialised" not in kernel.labels:
+        if same or shown.serves(_sizes(brief.problem)):
             yield (
                 same and kernel.trust != "claimed",
                 Draft(

@@ -82,13 +82,15 @@ class Exemplars:
         return [s for s in self._find(fp, attempts, known | refused) if is_from(s.kernel, self.device)]
 
     def _with_problem(self, shown: Shown, fp: FunctionalProblem) -> Shown:
-        """Add the problem, with which the offline writer compares graphs and sizes."""
+        """Add the problem and the calls that are served, with which the offline writer compares graphs and sizes."""
         archive = self.retriever.archive
         if shown.kernel.graph_key != fp.graph_key and shown.kernel.tier != "kernel":
             return shown
-        claimed = shown.kernel.trust == "claimed"
-        problem = written_for(archive, shown.kernel.id) if claimed else archive.evaluation(shown.kernel.id)[0]
-        return replace(shown, problem=problem)
+        if shown.kernel.trust == "claimed":
+            return replace(shown, problem=written_for(archive, shown.kernel.id))
+        problem, judged = archive.evaluation(shown.kernel.id)
+        contract = judged.verdict.contract if isinstance(judged.verdict, Passed) else None
+        return replace(shown, problem=problem, contract=contract)
 
     def _find(self, fp: FunctionalProblem, attempts: Sequence[Attempt], hidden: set[str]) -> list[Shown]:
         options = self.options
