@@ -74,6 +74,15 @@ HOPPER = {
         "bfloat16",
         CudaParameters(products=2),
     ),
+    "rows of several images": (
+        Case(
+            "return F.linear(F.layer_norm(x, (128,)).transpose(1, 2), y).relu()",
+            "torch.randn(2, 40, 128)",
+            "torch.randn(72, 40)",
+        ),
+        "float16",
+        CudaParameters(products=2),
+    ),
 }
 
 
@@ -117,6 +126,20 @@ def test_hopper_products(name: str, tmp_path: Path) -> None:
     fp, plan = drafted(name, halved(case, dtype), parameters, "tma_load")
     assert "tma_window_map<" not in plan.candidate.source
     assert ratio(for_hopper(plan), fp, tmp_path) < RATIO
+
+
+def test_a_norm_that_a_product_reads_transposed_lies_as_its_rows_do() -> None:
+    """But not where windows read it: neighbours along their lanes are to lie side by side."""
+    norm = "F.layer_norm(x, (128,)).transpose(1, 2)"
+    for body, schedule in ((f"{norm} @ y", "row"), (f"F.conv1d({norm}, self.w, padding=1) + y[0, 0, 0]", "column")):
+        case = Case(
+            f"return {body}",
+            "torch.randn(2, 40, 128)",
+            "torch.randn(2, 40, 72)",
+            init="self.w = nn.Parameter(torch.randn(64, 128, 3))",
+        )
+        _, plan = drafted("norm", halved(case, "bfloat16"), CudaParameters(products=2))
+        assert plan.schedules[0] == schedule
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

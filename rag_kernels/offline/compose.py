@@ -29,6 +29,7 @@ from rag_kernels.offline.cuda.vectorized import KEPT_BYTES
 from rag_kernels.offline.foreign_kernel import Foreign, is_foreign
 from rag_kernels.offline.fusion.attention import lowered_with_attention
 from rag_kernels.offline.fusion.common_values import shared
+from rag_kernels.offline.fusion.layouts import laid_as_read
 from rag_kernels.offline.fusion.online_reduction import one_pass
 from rag_kernels.offline.fusion.planner import Planner, Split
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
@@ -151,6 +152,9 @@ def planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     checker = Checker(specs)
     lowered = without_rematerialization(lowered.checked(checker, "Lowering")).checked(checker, "Rematerialisation")
     if backend == "cuda":
+        lowered = laid_as_read(lowered)
+        specs.update(lowered.buffers)
+        lowered = lowered.checked(checker, "The layout of temporary values")
         lowered = one_pass(lowered, KEPT_BYTES).checked(checker, "The rewriting to one pass")
     if owes_half(fp):
         lowered = with_reciprocals(lowered, on_gpu=backend == "cuda").checked(checker, "The rewriting to reciprocals")

@@ -261,23 +261,33 @@ def filters_read(c: Contraction, side: Side, found: _Found) -> _Found | None:
 
 
 def by_images(kernel: TensorKernel) -> TensorKernel | None:
-    """Return a product whose columns are lanes of several images as one with a product for each image, or None.
+    """Return a product whose columns, or rows, are lanes of several images as one with a product for each image.
 
     A convolution of one place reads its input so, without a copy, where an image has lanes enough to fill tiles; of
-    sixteen bits: gathered tiles are faster than what TF32 would take through registers.
+    sixteen bits: gathered tiles are faster than what TF32 would take through registers. None: there are no such.
     """
-    right = plain_load(kernel.contraction.right)
-    if right is None or kernel.contraction.second or kernel.contraction.phases or kernel.numbers not in HALF:
+    c = kernel.contraction
+    if c.second or c.phases or kernel.numbers not in HALF:
         return None
-    c = with_merged_columns(kernel.contraction, right)
-    *outer, inner = c.columns
+    right, left = plain_load(c.right), plain_load(c.left)
+    if right is not None and (apart := _apart(with_merged_columns(c, right).columns)):
+        images, inner = apart
+        nest = replace(c.nest, outer=[*c.batches, *images, *c.rows, inner])
+        c = replace(c, nest=nest, batches=[*c.batches, *images], right=replace(c.right, lanes=[inner]))
+    elif left is not None and (apart := _apart(c.rows)):
+        images, inner = apart
+        nest = replace(c.nest, outer=[*c.batches, *images, inner, *c.columns])
+        c = replace(c, nest=nest, batches=[*c.batches, *images], left=replace(c.left, lanes=[inner]))
+    else:
+        return None
+    return replace(kernel, contraction=c, printer=replace(kernel.printer, nest=c.nest))
+
+
+def _apart(lanes: list[Loop]) -> tuple[list[Loop], Loop] | None:
+    """Return the loops over images and the lanes of one, if these fill tiles."""
+    *images, inner = lanes
     filled = inner.count / (-(-inner.count // FILLED) * FILLED)
-    if not outer or inner.count % 8 or inner.count < FILLED or filled < 0.75:
-        return None
-    batches = [*c.batches, *outer]
-    nest = replace(c.nest, outer=[*batches, *c.rows, inner])
-    apart = replace(c, nest=nest, batches=batches, right=replace(c.right, lanes=[inner]))
-    return replace(kernel, contraction=apart, printer=replace(kernel.printer, nest=nest))
+    return (images, inner) if images and not inner.count % 8 and inner.count >= FILLED and filled >= 0.75 else None
 
 
 def with_merged_columns(c: Contraction, *read: ir.Load) -> Contraction:
