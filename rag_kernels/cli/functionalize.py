@@ -11,19 +11,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rag_kernels.cli.shared.busy import each_while_busy
-from rag_kernels.cli.shared.common import Backward, Json, Training, emit
+from rag_kernels.cli.shared.common import Backward, Init, Inputs, Json, Training, emit
+from rag_kernels.cli.shared.problems import problem_of
 
 if TYPE_CHECKING:
     from rag_kernels.ingest.functional.passes import Pass
 
 
 def functionalize(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="KernelBench files, or folders of them.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH", help="KernelBench files, folders of them, or modules of your own: mymodel.py:Block."
+        ),
+    ],
     jobs: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Problems at a time; by default one a CPU core.")
     ] = None,
     backward: Backward = False,
     training: Training = False,
+    inputs: Inputs = "",
+    init: Init = "",
     as_json: Json = False,
 ) -> None:
     """Turn problems into parameterized calls, check them against the modules, and show their features.
@@ -31,16 +39,19 @@ def functionalize(
     Exit code: 0 when all went well, 1 when some of several failed, 2 when none worked.
 
     Example: rag-kernels functionalize examples/ --json
+
+    Example: rag-kernels functionalize mymodel.py:Block --init "512" --inputs "torch.randn(8, 128, 512)"
     """
     from rag_kernels.eval.problem import find_problems
     from rag_kernels.eval.records import ProblemError
     from rag_kernels.ingest.functional.passes import pass_of
+    from rag_kernels.ingest.live.named_module import named_module
 
-    files = find_problems(paths)
+    files = [f for path in paths for f in ([path] if named_module(str(path)) else find_problems([path]))]
     if not files:
         raise ProblemError(f"There are no .py files in {', '.join(map(str, paths))}.")
     failed, wanted = 0, pass_of(backward=backward, training=training)
-    rows = functional_rows(files, jobs=jobs or len(os.sched_getaffinity(0)), wanted=wanted)
+    rows = functional_rows(files, jobs=jobs or len(os.sched_getaffinity(0)), wanted=wanted, inputs=inputs, init=init)
     for row in each_while_busy(rows, "reading the problems"):
         failed += not row["ok"]
         if as_json:
@@ -52,17 +63,18 @@ def functionalize(
     raise typer.Exit(0 if not failed else 1 if failed < len(files) else 2)
 
 
-def functional_rows(files: list[Path], *, jobs: int, wanted: Pass = "forward") -> Iterator[dict[str, Any]]:
+def functional_rows(
+    files: list[Path], *, jobs: int, wanted: Pass = "forward", inputs: str = "", init: str = ""
+) -> Iterator[dict[str, Any]]:
     """Yield a row for each problem, in the order of the files, several at a time."""
     from rag_kernels.eval.records import Problem, ProblemError
     from rag_kernels.ingest.functional.functionalize import functionalize_many, open_workers
-    from rag_kernels.ingest.functional.passes import load_pass
     from rag_kernels.report.json_rows import functional_row
 
     loaded: list[Problem | ProblemError] = []
     for path in files:
         try:
-            loaded.append(load_pass(path, wanted))
+            loaded.append(problem_of(path, wanted, inputs=inputs, init=init))
         except ProblemError as error:
             loaded.append(error)
     problems = [p for p in loaded if isinstance(p, Problem)]
@@ -76,7 +88,8 @@ def functional_rows(files: list[Path], *, jobs: int, wanted: Pass = "forward") -
                 result = next(done)
                 row = {"ok": result.ok, "reason": result.reason, "graph_key": None, "seconds": result.seconds}
                 row |= functional_row(result.functional) if result.functional else {}
-            yield {"problem": path.stem, "path": str(path), **row}
+            name = problem.name if isinstance(problem, Problem) else path.stem
+            yield {"problem": name, "path": str(path), **row}
 
 
 def functional_text(row: dict[str, Any], *, brief: bool) -> str:

@@ -12,8 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rag_kernels.cli.shared.busy import busy
-from rag_kernels.cli.shared.common import Backward, Json, Shapes, Training, columns, emit, end_politely, writable_out
+from rag_kernels.cli.shared.common import (
+    Backward,
+    Init,
+    Inputs,
+    Json,
+    Shapes,
+    Training,
+    columns,
+    emit,
+    end_politely,
+    writable_out,
+)
 from rag_kernels.cli.shared.flags import with_search_flags
+from rag_kernels.cli.shared.problems import problem_of
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.text.wording import broken
 
@@ -21,8 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rag_kernels.archive.records import Attempt
-    from rag_kernels.eval.records import Problem
-    from rag_kernels.ingest.functional.passes import Pass
     from rag_kernels.options import Options
     from rag_kernels.run.workloads import Search, Served
 
@@ -46,13 +56,8 @@ def generate(
     ] = None,
     backward: Backward = False,
     training: Training = False,
-    inputs: Annotated[
-        str,
-        typer.Option("--inputs", metavar="ARGS", help='What mymodel.py:Block is called with: "torch.randn(8, 512)".'),
-    ] = "",
-    init: Annotated[
-        str, typer.Option("--init", metavar="ARGS", help='What mymodel.py:Block is made with: "512, heads=8".')
-    ] = "",
+    inputs: Inputs = "",
+    init: Init = "",
     shapes: Shapes = "",
     *,
     options: Options,
@@ -163,20 +168,6 @@ def show_total(served: Sequence[Served], *, workloads: int, as_json: bool, kerne
     else:
         print((f"{kernel_id}: " if kernel_id else "") + total_line(row))
     return int(row["passed"])
-
-
-def problem_of(written: Path, wanted: Pass, *, inputs: str = "", init: str = "") -> Problem:
-    """Return the problem that a command names: a pass of a file, or of a module in a file with its inputs."""
-    from rag_kernels.ingest.functional.passes import load_pass, of_pass
-    from rag_kernels.ingest.live.named_module import named_module, problem_of_named
-
-    named = named_module(str(written))
-    if named is None:
-        if inputs or init:
-            raise typer.BadParameter("--inputs and --init go with a module of your own: mymodel.py:Block.")
-        return load_pass(written, wanted)
-    found = problem_of_named(*named, inputs=inputs, init=init)
-    return of_pass(found.problem, wanted, fixed=found.fixed)
 
 
 def watch(attempts: Iterator[Attempt], title: str, *, as_json: bool, brief: bool = False) -> tuple[list[Attempt], bool]:

@@ -33,6 +33,13 @@ Training = Annotated[
     bool,
     typer.Option("--training", help="Take a step of training: the problem's forward and its gradients by one kernel."),
 ]
+Inputs = Annotated[
+    str,
+    typer.Option("--inputs", metavar="ARGS", help='What mymodel.py:Block is called with: "torch.randn(8, 512)".'),
+]
+Init = Annotated[
+    str, typer.Option("--init", metavar="ARGS", help='What mymodel.py:Block is made with: "512, heads=8".')
+]
 Shapes = Annotated[
     str,
     typer.Option(
