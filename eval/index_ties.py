@@ -35,6 +35,19 @@ def index_source(fp: FunctionalProblem, output: str) -> IndexSource | None:
     return None if node is None else _source(node, as_they_are(fp))
 
 
+def is_rounded(fp: FunctionalProblem, output: str) -> bool:
+    """Return whether an output of whole numbers comes of others by a cast: a count of pixels and no place."""
+    nodes = {node.name: node for node in fp.nodes}
+    dtypes = {a.name: a.spec.dtype for a in fp.tensors} | {n.name: n.outputs[0].dtype for n in fp.nodes if n.outputs}
+    node = nodes.get(output)
+    while node is not None and node.args and isinstance(source := node.args[0], Ref):
+        traits = operator(node.op)
+        if traits.cast and "float" in dtypes.get(source.name, ""):
+            return True
+        node = nodes.get(source.name) if traits.cast or traits.cost == "layout" else None
+    return False
+
+
 def _source(node: Node, known: set[str]) -> IndexSource:
     """Return what an operator chooses from; `known` are the names of values that are inputs as they are."""
     read = set(names_in((*node.args, *(value for _, value in node.kwargs))))

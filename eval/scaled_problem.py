@@ -24,6 +24,7 @@ SMALLEST = {"batch": 2, "inputs": 16, "all": 32, "text": 16}
 FREE = {"batch": 2, "inputs": 8, "all": 16}  # smaller ones may be kernel sizes, strides, heads: they do not grow
 DRAWS = ("get_inputs", "get_init_inputs")
 _TRIES = 12
+MOST_TIMES = 64  # as many elements, by several sizes that grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +67,27 @@ def _rewritten(problem: Problem, sites: list[Site], changes: dict[str, int]) -> 
     return Problem(problem.name, data.decode())
 
 
-def odd_sizes(problem: Problem, *, reach: Reach, by: int = 1) -> Problem | None:
-    """Add one (or `by`) to every even size within `reach` (equal sizes stay equal), so that no tile divides it."""
+def odd_sizes(problem: Problem, *, reach: Reach) -> Problem | None:
+    """Add one to every even size within `reach` (equal sizes stay equal), so that no tile divides it."""
     sites, reaches = _sites(problem.source), _within(reach)
-    changes = {s.key: s.value + by for s in sites if s.reach in reaches and s.value % 2 == 0}
+    changes = {s.key: s.value + 1 for s in sites if s.reach in reaches and s.value % 2 == 0}
     return _rewritten(problem, sites, changes) if changes else None
+
+
+def leaving_rest(problem: Problem, *, reach: Reach, rest: int, of: int, vector: int) -> Problem | None:
+    """Give every even size within `reach` the next value that leaves this rest of so many.
+
+    Where all together would be much more than before, the largest size alone; the others leave the rest of a vector.
+    """
+    sites, reaches = _sites(problem.source), _within(reach)
+    sizes = {s.key: s.value for s in sites if s.reach in reaches and s.value % 2 == 0}
+    if not sizes:
+        return None
+    changes = {key: value + (rest - value) % of for key, value in sizes.items()}
+    if math.prod(changes[key] / value for key, value in sizes.items()) > MOST_TIMES:
+        largest = max(sizes.values())
+        changes |= {key: value + rest % vector for key, value in sizes.items() if value < largest}
+    return _rewritten(problem, sites, changes)
 
 
 def parts_of_sizes(problem: Problem, *, reach: Reach, times: int, parts: int) -> Problem | None:

@@ -75,7 +75,10 @@ def test_what_was_prepared_is_prepared_again_when_an_input_kills_the_reference(
         times.variants = ["compile"]
         assert session.special("spikes") is None and session.restarts == 1
         assert prepared == ["compile"] == times.variants
-        assert session.special("shifted") is None and session.drawn == session.own_draws  # none is tried any more
+        assert session.special("shifted") is not None and session.normal is not None  # the content is given up
+        assert session.special("far") is None and session.special("large") is None and session.restarts == 3
+        assert session.special("negative") is None  # each costs a new process: none is tried any more
+        assert [kind for kind, _ in session.own_specials] == []
         assert times.call("eager") > 0
 
 

@@ -259,7 +259,7 @@ def test_sizes_that_are_looked_for_together_are_traced_by_one_child_a_round(
     together = at_other_sizes(full, wanted, workers)
     assert len(asked) == 1 and None not in together
     assert together == [at_other_sizes(full, [one], workers)[0] for one in wanted]
-    tiny, *rests = together[2], *at_other_sizes(full, [Rest(1), Rest(7)], workers, small=together[2])
+    tiny, *rests = together[2], *at_other_sizes(full, [Rest(1, 16), Rest(7, 16)], workers, small=together[2])
     lengths = [one.tensors[1].spec.shape[0] for one in (tiny, *rests) if one is not None]
     assert lengths == [lengths[0], lengths[0] + 1, lengths[0] + 7]
 

@@ -8,7 +8,16 @@ import pytest
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
-from rag_kernels.eval.scaled_problem import difference, fewer, fit, grown, odd_sizes, parts_of_sizes, scaled
+from rag_kernels.eval.scaled_problem import (
+    difference,
+    fewer,
+    fit,
+    grown,
+    leaving_rest,
+    odd_sizes,
+    parts_of_sizes,
+    scaled,
+)
 from rag_kernels.eval.sessions.session_pool import Between, Grown, Rest, Rung
 
 CONV = """\
@@ -161,12 +170,15 @@ def test_parts_of_sizes_and_rests_of_vectors() -> None:
     assert halves is not None and halves.source.startswith("N = 1536\nM = 30\n")
     eighths = parts_of_sizes(Problem("p", source), reach="all", times=9, parts=8)
     assert eighths is not None and eighths.source.startswith("N = 1152\nM = 20\n"), "20 has no eighths"
-    rest = odd_sizes(Problem("p", source), reach="all", by=5)
-    assert rest is not None and rest.source.startswith("N = 1029\nM = 25\n")
+    rest = leaving_rest(Problem("p", source), reach="all", rest=81, of=128, vector=16)
+    assert rest is not None and rest.source.startswith("N = 1105\nM = 81\n")
+    several = source.replace("N = 1024\nM = 20", "N = 64\nM = 2\nK = 2\nL = 2").replace("N, M", "N, M, K, L")
+    rest = leaving_rest(Problem("p", several), reach="all", rest=81, of=128, vector=16)
+    assert rest is not None and rest.source.startswith("N = 81\nM = 3\nK = 3\nL = 3\n"), "too many elements"
 
 
 def test_no_other_sizes_are_taken_for_one_another() -> None:
-    assert len({Grown(2), Rest(2), Between(2, 2), Rung("batch", 2)}) == 4
+    assert len({Grown(2), Rest(2, 2), Between(2, 2), Rung("batch", 2)}) == 4
 
 
 def test_one_size_may_be_one_alone_or_with_those_equal_to_it() -> None:

@@ -13,8 +13,8 @@ from rag_kernels.eval.children.right_answers import LARGER
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.numerics.compare import UNIT_ROUNDOFF
-from rag_kernels.eval.numerics.rounding_noise import Perturbed, RoundingNoise, to_tf32
-from rag_kernels.eval.numerics.steps import Choice, as_good, dense, excused
+from rag_kernels.eval.numerics.rounding_noise import Perturbed, RoundingNoise, rounded_anew, to_tf32
+from rag_kernels.eval.numerics.steps import Choice, as_good, as_near, dense, excused, lone
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.steps import has_steps
 from rag_kernels.eval.timing_rule import TimingRule
@@ -60,6 +60,74 @@ def test_a_step_is_excused_where_something_was_rounded_before_it_alone() -> None
     got = reference.clone()
     got[1, 7] = 9.0  # by more than a step
     assert excused(got, reference, oracle, again()) is None
+
+
+def test_a_step_is_excused_once_a_run_moves_it_as_far() -> None:
+    reference = oracle = torch.arange(64.0).repeat(4, 1)
+    little, as_far = reference.clone(), reference.clone()
+    little[0, 3] += 0.5
+    as_far[0, 3] += 2.0
+    got = reference.clone()
+    got[0, 3] += 2.0
+    assert excused(got, reference, oracle.double(), [little, little]) is None
+    assert excused(got, reference, oracle.double(), [little, as_far]) is not None
+
+
+def pixels(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.ceil(torch.sqrt(x * x + y * y) * 1000).int()
+
+
+def test_whole_numbers_of_computed_ones_are_as_near_as_rounding_leaves_them() -> None:
+    x, y = torch.randn(2, 4, 512, generator=GEN).unbind()
+    x[2], y[2] = 2e4 * x[2], 2e4 * y[2]  # counts of some ten millions
+    reference, oracle = pixels(x, y), pixels(x.double(), y.double())
+    got = torch.ceil(torch.hypot(x, y) * 1000).int()
+    assert int((got - reference).abs().max()) > 1
+
+    def again() -> Iterator[torch.Tensor]:
+        for _ in range(16):
+            with RoundingNoise(GEN, exact_stays=True):
+                moved = pixels(x, y)
+            yield moved
+
+    assert as_near(got, reference, oracle, again())
+    for wrong in (got & ~0xFFF, got.clamp(max=1 << 24), (torch.hypot(x, y) * 1000).int()):
+        assert not as_near(wrong, reference, oracle, again())
+
+
+def shares(x: torch.Tensor) -> torch.Tensor:
+    return x / x.sum(-1, keepdim=True)
+
+
+def test_lone_elements_are_off_as_far_as_rounded_inputs_leave_them() -> None:
+    x = torch.randn(2000, 64, generator=GEN)
+    x[7, 0] -= x[7].double().sum().float()  # which leaves some roundings
+    x[7, 0] += 1e-4
+    right = shares(x.double())
+    allowed = torch.full_like(right, 0.1)
+
+    def again() -> Iterator[torch.Tensor]:
+        for _ in range(8):
+            with RoundingNoise(GEN):
+                moved = shares(rounded_anew(x, GEN))
+            yield moved
+
+    got = x / sum(part.sum(-1, keepdim=True) for part in x.flip(-1).chunk(8, -1))  # another order
+    assert bool(((got - right).abs() > allowed)[7].any())
+    put_right = lone(got, right, allowed, again())
+    assert put_right is not None and torch.equal(put_right[7], right[7].float()) and torch.equal(put_right[:7], got[:7])
+    assert lone(x / (x.sum(-1, keepdim=True) + 1e-3), right, allowed, again()) is None  # by far more than rounding
+    got[9, 3] += 0.5
+    assert lone(got, right, allowed, again()) is None, "that is off where nothing is ill-conditioned"
+
+
+def test_places_that_noise_moves_stay_within_reach() -> None:
+    x, at = torch.full((4,), 50.0), torch.zeros(51)
+    with RoundingNoise(GEN):
+        for _ in range(32):
+            at.index_add_(0, (x * 1.0).ceil().long(), torch.ones(4))
+            at.gather(0, (x * 1.0).ceil().long())
+    assert float(at.sum()) > 0
 
 
 def bent(x: torch.Tensor, w: torch.Tensor, parts: int = 1) -> torch.Tensor:

@@ -19,11 +19,12 @@ from typing import Literal
 import torch
 
 from rag_kernels.eval.children.bound_module import BoundModule
-from rag_kernels.eval.index_ties import index_source
+from rag_kernels.eval.index_ties import index_source, is_rounded
 from rag_kernels.eval.input_kinds import precision_class
 from rag_kernels.eval.machine.full_memory import ran_out_of_memory
 from rag_kernels.eval.messages.protocol import Answered, Checked, Comparison, PrecisionShown
 from rag_kernels.eval.numerics.compare import (
+    LIMITS,
     UNIT_ROUNDOFF,
     Yardstick,
     compare,
@@ -38,11 +39,21 @@ from rag_kernels.eval.numerics.octaves import small_fault
 from rag_kernels.eval.numerics.oracle import ExactCasts, double_factories, right_answer
 from rag_kernels.eval.numerics.rounding_faults import rounding_fault
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, RoundingNoise, rounded_anew, through, to_tf32
-from rag_kernels.eval.numerics.steps import Choosing, as_good, as_pytorch_steps, dense, excused, stepped
+from rag_kernels.eval.numerics.steps import (
+    Choosing,
+    as_good,
+    as_near,
+    as_pytorch_steps,
+    dense,
+    excused,
+    lone,
+    stepped,
+)
 from rag_kernels.eval.numerics.ties import Arranged, taken_by, takes_any
 from rag_kernels.eval.steps import has_steps
 
 NOISE_RUNS = 3
+LONE_RUNS = 8
 DENSE_RUNS = 5  # with the rounding of a product's operands
 MOST_RUNS = 16  # each moves about half of the integers that rounding decides
 LARGER = 1.0, 4.0, 16.0  # times the rounding of a product's operands, run after run: limits of errors are 64 roundings
@@ -166,7 +177,7 @@ class RightAnswers:
         known = answer.noise or (self._noise(answer, operands=self.operands) if settle else None)
         for at, (result, got) in enumerate(zip(results, outputs, strict=True)):
             if not result.ok:
-                results[at] = self._settled(result, at, got, answer, limits)
+                results[at] = self._settled(result, at, got, answer, limits, settle=settle)
             elif answer.kind == "fp64" and got.is_floating_point():
                 results[at] = self._where_small(result, got, at, answer, known)
         if answer.kind == "fp64" and answer.noise is None:  # of ordinary contents
@@ -288,22 +299,64 @@ class RightAnswers:
         return worst
 
     def _settled(
-        self, result: Comparison, at: int, got: torch.Tensor, answer: Answer, limits: tuple[float, float] | None
+        self,
+        result: Comparison,
+        at: int,
+        got: torch.Tensor,
+        answer: Answer,
+        limits: tuple[float, float] | None,
+        *,
+        settle: bool,
     ) -> Comparison:
-        """Return the result of an output that differs: right if rounding decides where; its content is there."""
+        """Return the result of an output that differs: right if rounding decides where; its content is there, if the
+        module has steps or it is to `settle`.
+        """
         own, right = (answer.raw or answer.reference)[at], answer.oracle[at]
         if got.is_floating_point():
-            if not self.has_steps or got.shape != right.shape:
+            if got.shape != right.shape:
                 return result
-            put_right = excused(got, own, right, self._again(at))
-            if put_right is None:
+            put_right = excused(got, own, right, self._again(at)) if self.has_steps else None
+            if put_right is None and self.has_steps:
                 times = dense(got, right, islice(self._again(at), DENSE_RUNS))
-                return result if times is None else Comparison(True, times, "")
+                if times is not None:
+                    return Comparison(True, times, "")
+            if put_right is None and answer.kind == "fp64":
+                if not settle:
+                    return replace(result, unsettled=True)
+                put_right = self._lone(got, at, answer, limits)
+            if put_right is None:
+                return result
             noise, owed = answer.noise[at] if answer.noise else None, answer.yardsticks()[at]
             return compare(put_right, answer.reference[at], right, noise=noise, limits=limits, owed=owed)
+        if at < len(self.module.fp.results) and is_rounded(self.module.fp, self.module.fp.results[at]):
+            return Comparison(True, 0.0, "") if as_near(got, own, right, self._again(at)) else result
         if result.one_apart and decided_by_rounding(got, own, right, self._again(at)):
             return Comparison(True, 0.0, "")
         return Comparison(True, 0.0, "") if self._chosen_as_well(at, got, own, right) else result
+
+    def _lone(
+        self, got: torch.Tensor, at: int, answer: Answer, limits: tuple[float, float] | None
+    ) -> torch.Tensor | None:
+        """Return an output with lone elements set right at which the problem is ill-conditioned; None: it has others.
+
+        They are held to what PyTorch itself gives with worse rounding, of inputs that are as good as these.
+        """
+        owed, right = answer.yardsticks()[at], answer.oracle[at]
+        if owed is None:
+            return None
+        most = (limits or LIMITS[got.element_size()])[0] * owed.rms
+        allowed = most.reshape(-1, 1).expand(len(most), got.numel() // len(most)).reshape(got.shape)
+        return lone(got, right, allowed, self._moved(at))
+
+    def _moved(self, at: int) -> Iterator[torch.Tensor]:
+        """Yield an output of one run after another with amplified rounding, of inputs that are rounded anew."""
+        generator = self._generator()
+        for _ in range(LONE_RUNS):
+            self.module.restore()
+            leaves = [rounded_anew(v, generator) for v in self.module.leaves]
+            with RoundingNoise(generator, operands=self.operands):
+                results = self.module.call(leaves)
+            yield results[at]
 
     def _where_small(
         self, result: Comparison, got: torch.Tensor, at: int, answer: Answer, noise: list[torch.Tensor | None] | None

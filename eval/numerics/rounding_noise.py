@@ -24,6 +24,9 @@ from rag_kernels.eval.numerics.compare import NOISE_SHARE, UNIT_ROUNDOFF
 SCALE = 16.0
 TABLE = 4 * BLOCK
 Change = Callable[[torch.Tensor], torch.Tensor]
+# Operators that read or write at places: (the tensor, its dimension, the places), or (the tensor, the places).
+ALONG = frozenset("gather scatter scatter_add scatter_reduce index_select index_add index_copy index_fill".split())
+AT = frozenset({"embedding", "take"})
 MATMUL_LIKE = re.compile(
     r"_?(add|badd)?(b?mm|bmm|mv|dot|vdot|addr)|linear\w*|\w*conv\w*|\w*scaled_dot_product\w*|\w*(rnn|lstm|gru)\w*"
     r"|_transformer_encoder_layer_fwd|_native_multi_head_attention|_trilinear|_grouped_mm"
@@ -52,7 +55,10 @@ class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.applied = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, given = func._schema.name.partition("::")[2], args
+        name = func._schema.name.partition("::")[2]
+        if self._results is not None:
+            args = _within_reach(name, args)
+        given = args
         multiplies = MATMUL_LIKE.fullmatch(name) or (self._spread and _multiplies_spread(name, args))
         if self._operands is not None and not func._schema.is_mutable and multiplies:
             self.applied += 1
@@ -76,6 +82,23 @@ class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @staticmethod
     def _changed(change: Change) -> Callable[[Any], Any]:
         return lambda value: change(value) if _is_float(value) else value
+
+
+def _within_reach(name: str, args: Any) -> Any:
+    """Return arguments whose places are there: one that is computed is beyond the last where its rounding is moved.
+
+    A GPU would end the process for it.
+    """
+    base = name.rstrip("_")
+    if base in AT:
+        at, size = 1, args[0].numel() if base == "take" else args[0].shape[0]
+    elif base in ALONG and isinstance(args[1], int) and args[0].dim():
+        at, size = 2, args[0].shape[args[1]]
+    else:
+        return args
+    if not size or not isinstance(args[at], torch.Tensor) or args[at].dtype not in (torch.int32, torch.int64):
+        return args
+    return (*args[:at], args[at].clamp(-size if base == "take" else 0, size - 1), *args[at + 1 :])
 
 
 def _multiplies_spread(name: str, args: Any) -> bool:

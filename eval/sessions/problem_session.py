@@ -96,6 +96,7 @@ from rag_kernels.eval.steps import divides_integers, has_steps, suits
 
 T = TypeVar("T")
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
+MOST_DIED = 3  # contents of which the module's process dies: each costs a new one
 SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
 MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -143,6 +144,7 @@ class ProblemSession:
         self.submitted = Arena(fp.outputs, readers_only=True)
         self._taken: OutputSnapshot | None = None  # which lies there now
         self._shared: tuple[int, int] | None = None  # see `share`
+        self.died = 0  # of contents: how often the reference worker did
         self.restarts = 0  # of the reference worker: its draws and its shared memory are others then
         self.content_bytes = sum(tensor_bytes(s) for s in self.specs)
         self.output_bytes = sum(tensor_bytes(s) for s in fp.outputs)
@@ -461,7 +463,10 @@ class ProblemSession:
             others = [kind for kind in SPECIAL if kind != EDGES]  # these are not the same at other sizes
             drawn = self.rng.sample(others, max(0, min(len(others), self.room_for_draws - 1)))
             self._own_kinds = [EDGES, *drawn] if self.room_for_draws else []
-        found = [(kind, self.special(kind)) for kind in self._own_kinds]
+        restarts = -1
+        while restarts != self.restarts:  # a kind of which the module died takes the draws of others with it
+            restarts = self.restarts
+            found = [(kind, self.special(kind)) for kind in self._own_kinds]
         return [(kind, draw) for kind, draw in found if draw is not None and not self.unsound.get(draw)]
 
     def _try_answer(self, draw: int, *, noisy: bool, moved: bool = False) -> Answered | None:
@@ -478,18 +483,20 @@ class ProblemSession:
         return reply
 
     def restart(self, *, by_content: bool = True) -> None:
-        """Start a new reference worker after the module's process died, with own draws only.
+        """Start a new reference worker after the module's process died, with own draws and a zero-mean one it had.
 
-        Where it died `by_content`, no other kind is tried any more; else those that it had are drawn again.
+        Other kinds are drawn again when they are asked for, but for one that it died of, `by_content`: after a few such
+        none is tried any more.
         """
         had_normal = self.normal is not None
+        self.died += by_content
         self.worker.close()
         for arena in self.draws:
             arena.close()
         self._unshare()
         self.restarts += 1
         self.draws, self.drawn, self.answered, self.normal = [], 0, set(), None
-        if by_content:
+        if self.died >= MOST_DIED:
             self.kinds = {kind: None for kind in (*PROBES, *INTEGER_KINDS, INFINITE, NON_FINITE, OVERFLOW, *SPECIAL)}
         else:
             self.kinds = {kind: None for kind, draw in self.kinds.items() if draw is None}
@@ -497,7 +504,7 @@ class ProblemSession:
         self.worker = self._open_worker()
         for _ in range(self.own_draws):
             self._draw("own")
-        if had_normal and not by_content and self._accepts_normal():
+        if had_normal and self._accepts_normal():
             self.normal = self.drawn - 1
         self.write(plain(0, len(self.specs)))  # not what the module died of
         self.after_restart()

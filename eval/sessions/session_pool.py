@@ -8,6 +8,7 @@ these come about side by side.
 from __future__ import annotations
 
 import logging
+import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -58,10 +59,11 @@ class Few(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """The least sizes and so much more."""
+    """The least sizes, grown until they leave this rest of so many."""
 
-    by: int
-    of: Literal["tiny"] = "tiny"  # without which it would be equal to a `Grown`
+    rest: int
+    of: int
+    sizes: Literal["tiny"] = "tiny"  # without which it would be equal to a `Between`
 
 
 class Between(NamedTuple):
@@ -80,7 +82,9 @@ class Within(NamedTuple):
 
 MOST_GROWN, MOST_FEW = 4, 3
 FEWEST = range(2, 16)  # of which one is drawn for each size, beside one
-VECTOR = 16  # elements
+VECTOR, TILE = 16, 128  # elements
+# What sizes of models leave of a tile: vocabularies of 50257, 32001 and 30522, 577 and 197 patches, 1000 classes.
+USUAL_RESTS = (81, 1, 58, 65, 69, 104)
 AT_ONCE = 5  # sizes: a candidate that is wrong at one of them needs no further ones
 PARTS = (Between(5, 4), Between(7, 4), Between(9, 8), Between(5, 2), Between(3, 4))  # of which one is drawn
 RUNGS = (*(Rung(reach, least) for reach in reversed(REACHES) for least in (64, 128, 256)), Rung("batch", 2))
@@ -291,7 +295,7 @@ class Sessions:
             return ProblemKnowledge(
                 session, times, admission, small, odd, large, larger, many, within=within, few=few, idle=kept
             )
-        rests = [Rest(by) for by in session.rng.sample(range(1, VECTOR), VECTOR - 1)]
+        rests = [Rest(rest, TILE) for rest in _rests(session.rng)]
         least = FoundSizes(
             chain(self._lazily(session.fp, ["tiny"]), self._lazily(session.fp, rests)), self._small_or_gross
         )
@@ -375,6 +379,13 @@ def _fewest(session: ProblemSession, reach: Reach) -> list[Few]:
     """Return at what few elements each size is tried: one, and on a CPU, where opening a session takes less, more."""
     drawn = [Few(reach, number, session.rng.choice(FEWEST)) for number in range(MOST_FEW) if not session.on_gpu]
     return [*(Few(reach, number, 1) for number in range(MOST_FEW)), *drawn]
+
+
+def _rests(rng: random.Random) -> list[int]:
+    """Return rests of a tile: the usual ones, then one for each rest of a vector that these do not leave."""
+    others = [rest for rest in range(1, VECTOR) if rest not in {usual % VECTOR for usual in USUAL_RESTS}]
+    drawn = [rest + VECTOR * rng.randrange(TILE // VECTOR) for rest in others]
+    return [*rng.sample(USUAL_RESTS, len(USUAL_RESTS)), *rng.sample(drawn, len(drawn))]
 
 
 def _opened_sizes(*, thorough: bool) -> tuple[Sizes, ...]:

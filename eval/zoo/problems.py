@@ -169,6 +169,12 @@ PROBLEMS = {
         arguments="x, y",
         setup="self.weight = nn.Parameter(torch.randn(256, 64))",
     ),
+    "by its sum": task("x / x.sum(-1, keepdim=True)", "torch.rand(256, 512)"),
+    "pixels": task(
+        "torch.ceil(torch.sqrt(x * x + y * y) * 1000).int()",
+        "torch.rand(256, 512), torch.rand(256, 512)",
+        arguments="x, y",
+    ),
     "arcosine": task("torch.acosh(x)", "torch.rand(256, 512) * 9 + 1"),
     "spread products": task(
         "(x.unsqueeze(2) * y.unsqueeze(0)).sum(1)", "torch.randn(64, 256), torch.randn(256, 64)", arguments="x, y"

@@ -538,6 +538,25 @@ for (int64_t r = 0; r < rows; ++r) {
 }""",
         ),
         Task(
+            "by its sum",
+            "In x, int64_t dim, Out out",
+            EACH_ROW
+            + """\
+  double total = 0;
+  for (int64_t i = 0; i < n; ++i) total += a[i];
+  for (int64_t i = 0; i < n; ++i) out.data[r * n + i] = a[i] / float(total);
+}""",
+        ),
+        Task(
+            "pixels",
+            "In x, In y, int64_t scale, Counts out",
+            """\
+for (int64_t i = 0; i < x.numel(); ++i) {
+  const float square = x.data[i] * x.data[i] + y.data[i] * y.data[i], length = std::sqrt(square) * scale;
+  out.data[i] = int32_t(std::ceil(length));
+}""",
+        ),
+        Task(
             "arcosine",
             "In x, Out out",
             "for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = std::acosh(x.data[i]);",
@@ -577,6 +596,7 @@ typedef rk::Tensor<const float> In;
 typedef rk::Tensor<float> Out;
 """
 EXTRAS = {
+    "Counts": "typedef rk::Tensor<int32_t> Counts;\n",
     "Index": "typedef rk::Tensor<int64_t> Index;\n",
     "Classes": "typedef rk::Tensor<const int64_t> Classes;\n",
     "Bytes": "typedef rk::Tensor<const int8_t> Bytes;\ntypedef rk::Tensor<int8_t> BytesOut;\n",

@@ -24,11 +24,12 @@ from rag_kernels.eval.scaled_problem import (
     grown,
     halved,
     larger_sizes,
+    leaving_rest,
     odd_sizes,
     parts_of_sizes,
     scaled,
 )
-from rag_kernels.eval.sessions.session_pool import Between, Few, Grown, Rest, Rung, Sizes, Within
+from rag_kernels.eval.sessions.session_pool import VECTOR, Between, Few, Grown, Rest, Rung, Sizes, Within
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.functional.functionalize import (
     footprint,
@@ -70,8 +71,8 @@ def at_other_sizes(
 def _search(fp: FunctionalProblem, small: FunctionalProblem, sizes: Sizes) -> Search:
     """Return the search for one size."""
     match sizes:
-        case Rest(by):
-            return _resized(fp, small.problem, partial(odd_sizes, by=by))
+        case Rest(rest, of):
+            return _resized(fp, small.problem, partial(leaving_rest, rest=rest, of=of, vector=VECTOR))
         case Grown():
             return _grown(fp, sizes)
         case Few():

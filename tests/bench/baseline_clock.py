@@ -1,7 +1,7 @@
 """The judge's clock against one that shares nothing with it: eager, torch.compile, max-autotune and CUDA graphs.
 
     python tests/bench/baseline_clock.py [--only NAME ...] [--device cuda|cpu] [--out FILE.json]
-    python tests/bench/baseline_clock.py --part 1/4 --out 1.json --variants eager autotune &    # side by side
+    python tests/bench/baseline_clock.py --part 1/4 --prepare &    # compile alone, side by side, into the shared cache
     python tests/bench/baseline_clock.py --table 1.json 2.json ...
 
 Twenty problems, of some 20 us to 20 ms on an H200. `alone`: a process without the judge times each baseline by CUDA
@@ -11,8 +11,9 @@ lie there when it ends, so that it is shorter than a call in a row by up to as l
 out. `judge`: the judge's own times of the same baselines, and of the module itself run as a candidate, which should
 come out as eager. Prints a table with the judge's time over the other's, and the medians and extremes of these ratios.
 
-Parts take turns on the GPU by the judge's lock: nobody computes while one times. All compile into one cache, so that
-both clocks time the same code, also where max-autotune chose it.
+Both clocks take turns on the GPU by the judge's lock: nobody computes while one times. All compile into one cache, so
+that both time the same code, also where max-autotune chose it. A problem that takes either clock longer than `--each`
+seconds is left out, and said so; rows are written as they come.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ import gc
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,29 +109,57 @@ PAUSE_CYCLES = 18_000_000  # about 10 ms of an H200's clock
 SHORTER = PAUSE_CYCLES // 2  # in which a host launches a row of calls
 ROW_S, ROW_CALLS, ROWS = 1.5e-3, 64, 9  # of calls in a row: at least so long, at most so many; so many rows
 CYCLED_BYTES, HELD_BYTES = 256 << 20, 6 << 30  # of inputs in turn, beyond any L2 cache; of results that a row keeps
+BEGAN = time.monotonic()
 VARIANTS = ("eager", "compile", "autotune", "graph")
 
 Call = Callable[..., Any]
 Set = list[torch.Tensor]
 
 
-def alone(paths: Sequence[Path], device: str, wanted: Sequence[str]) -> None:
-    """In a process of its own: print of each problem milliseconds of a call of each variant, as a line of JSON."""
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the main thread after so long."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"took more than {seconds:.0f} s")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def say(words: str) -> None:
+    """Tell on stderr where it stands, with seconds since the process began."""
+    print(f"{time.monotonic() - BEGAN:.0f} s: {words}", file=sys.stderr, flush=True)
+
+
+def alone(paths: Sequence[Path], asked: argparse.Namespace) -> None:
+    """In a process of its own: print of each problem milliseconds of a call of each variant, as a line of JSON.
+
+    To prepare is to compile only.
+    """
+    device = asked.device
     torch.backends.cudnn.allow_tf32 = False  # as for the judge's strict class
     for path in paths:
         try:
-            told: dict[str, Any] = {"name": path.stem, "times": of_problem(path, device, wanted)}
+            with at_most(asked.each):
+                times = of_problem(path, device, asked.variants, prepare=asked.prepare)
+            told: dict[str, Any] = {"name": path.stem, "times": times}
         except Exception as error:  # one problem that cannot be had leaves the others
             told = {"name": path.stem, "error": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps(told), flush=True)
+        say(f"{path.stem} by the other clock {told.get('error', '')}")
         torch._dynamo.reset()
         gc.collect()
         if device == "cuda":
             torch.cuda.empty_cache()
 
 
-def of_problem(path: Path, device: str, wanted: Sequence[str]) -> dict[str, float]:
-    """Milliseconds of a call of each variant."""
+def of_problem(path: Path, device: str, wanted: Sequence[str], *, prepare: bool = False) -> dict[str, float]:
+    """Milliseconds of a call of each variant; none if they are to be prepared only."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("problem", path)
@@ -142,8 +173,12 @@ def of_problem(path: Path, device: str, wanted: Sequence[str]) -> dict[str, floa
         with turns.shared():
             model = module.Model(*module.get_init_inputs()).to(device)
             inputs = [x.to(device) for x in module.get_inputs()]
-            count = max(2, math.ceil(CYCLED_BYTES / sum(x.numel() * x.element_size() for x in inputs)))
+            count = (
+                1 if prepare else max(2, math.ceil(CYCLED_BYTES / sum(x.numel() * x.element_size() for x in inputs)))
+            )
             calls, sets = prepared(model, [[x.clone() for x in inputs] for _ in range(count)], wanted)
+        if prepare:
+            return {}
         with turns.alone():
             return by_turns(calls, sets) if device == "cpu" else by_both(calls, sets, model)
 
@@ -297,27 +332,35 @@ def environment() -> dict[str, str]:
     return os.environ | inductor_env(default_cache())
 
 
-def measure(paths: Sequence[Path], device: str, asked: argparse.Namespace) -> None:
+def measure(paths: Sequence[Path], asked: argparse.Namespace) -> None:
     """Time the problems by both clocks: by the other one in a process that goes ahead."""
     rows: dict[str, dict[str, dict[str, float]]] = {}
     end = time.monotonic() + asked.seconds
-    command = [sys.executable, __file__, "--device", device, "--variants", *asked.variants, "--alone", *map(str, paths)]
+    options = ["--device", asked.device, "--each", str(asked.each), "--variants", *asked.variants]
+    command = [sys.executable, __file__, *options, "--alone", *map(str, paths)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as other:
-        judge = Judge(device, asked.variants)
+        judge = Judge(asked.device, asked.variants)
         assert other.stdout is not None
         with judge.judge:
+            say("the judge is open")
             for line in other.stdout:
                 told = json.loads(line)
                 name = told["name"]
                 if time.monotonic() > end:
                     break
-                try:
-                    own = judge.times(next(p for p in paths if p.stem == name), pairs=asked.pairs)
-                    rows[name] = {"alone": told["times"], "judge": own}
-                except Exception as error:  # as above
-                    print(f"{name}: {told.get('error') or f'{type(error).__name__}: {error}'}"[:400], flush=True)
+                if "error" in told:
+                    print(f"{name}: {told['error']}", flush=True)
                     continue
+                try:
+                    with at_most(asked.each):
+                        own = judge.times(next(p for p in paths if p.stem == name), pairs=asked.pairs)
+                except Exception as error:  # as above
+                    print(f"{name}, judge: {type(error).__name__}: {error}"[:400], flush=True)
+                    judge.judge.sessions.close()
+                    continue
+                rows[name] = {"alone": told["times"], "judge": own}
                 show(name, rows[name])
+                say(f"{name} by the judge")
                 if asked.out:
                     asked.out.write_text(json.dumps(rows, indent=1))
         other.kill()
@@ -331,13 +374,15 @@ def main() -> None:
     parser.add_argument("--variants", nargs="*", default=["eager", "compile", "graph"])
     parser.add_argument("--pairs", type=int, default=TimingRule().pairs, help="of a race")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further problem is begun")
+    parser.add_argument("--each", type=float, default=300.0, help="seconds of a problem by one clock")
+    parser.add_argument("--prepare", action="store_true", help="compile, and time nothing")
     parser.add_argument("--part", default="1/1", help="I/N: each Nth problem, from the Ith on")
     parser.add_argument("--table", nargs="*", type=Path, help="print what these files hold")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--alone", nargs="*", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.alone:
-        alone(asked.alone, asked.device, asked.variants)
+        alone(asked.alone, asked)
         return
     if asked.table:
         table(
@@ -350,7 +395,11 @@ def main() -> None:
         paths = [Path(folder, f"{name}.py") for name in names]
         for path in paths:
             path.write_text(PROBLEMS[path.stem])
-        measure(paths, asked.device, asked)
+        if asked.prepare:
+            os.environ.update(environment())
+            alone(paths, asked)
+        else:
+            measure(paths, asked)
 
 
 def show(name: str, row: dict[str, dict[str, float]]) -> None:
