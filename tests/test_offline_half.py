@@ -153,6 +153,14 @@ CASES = {
         "row_reduce_each(Sum(), float(0), acc",
         Case("return x.sum(-1) * y / x.square().sum(-1)", "torch.randn(3, 4096)", "torch.randn(3)"),
     ),
+    "slots of two loops": (
+        "// cat: 2 slots of the same elements",
+        Case(
+            "a = (x[..., None] * y).flatten(-2); return torch.cat([a.sin(), a.cos(), x], -1)",
+            "torch.randn(5, 8)",
+            "torch.randn(8)",
+        ),
+    ),
     "by a number": (
         " * 0.16666666666666666f",
         Case("return F.hardswish(x + y), F.hardsigmoid(x)", "torch.randn(6, 40) * 3", "torch.randn(40)"),

@@ -75,7 +75,8 @@ NESTED = {
     "torch.where(x > y, torch.exp(x), torch.sigmoid(y)), 2 - torch.clamp(x, -0.5, 0.5)",
     "integers": "n = (x * 100).to(torch.int32); m = (y * 9).to(torch.int8); "
     "return (n - m).abs(), ~n, n & 12 | 3, n * 2.5, (m + m) - m, (n > 0) * 2 + m, n.to(torch.uint8) + m, -n + y, "
-    "n.div(7, rounding_mode='floor'), n.div(-7, rounding_mode='trunc'), n.fmod(m.abs() + 5), n.remainder(-7)",
+    "n.div(7, rounding_mode='floor'), n.div(-7, rounding_mode='trunc'), n.fmod(m.abs() + 5), n.remainder(-7), "
+    "n.long().fmod(8), n.long().remainder(16), n.long().fmod(m.abs().long() % 5 + 1)",
     "few terms": "m = x.view(7, 2, 3, 4); f = y[:16].view(4, 4); n = m / m.norm(dim=-1, keepdim=True); "
     "return m @ m.mT, n, (m[..., :2] - y[:2]).clamp(min=0.1).prod(-1), m.pow(2).sum(1), m @ f @ f, m.mean(2)",
     "truth": "t = x > 0; return ~t, t + t, t * 3, t.logical_and(y), t == (y > 0), t.long().cumsum(-1), t | (y > 0)",

@@ -106,7 +106,9 @@ def store_access(region: Region, buffer: str, names: Names) -> Access:
         if slot and d == slot.dim:
             stored.append((slot.total,))
             before = tuple((one, 1) for one in slot.after)
-            index.append(ir.Form(tuple((a, 1) for a in group), slot.start, before))
+            leaves = ir.leaves(group)
+            steps = tuple((a, ir.size_of(leaves[i + 1 :])) for i, a in enumerate(leaves))
+            index.append(ir.Form(steps, slot.start, before))
         else:
             stored += [(a,) for a in ir.leaves(group)]
             index += [ir.Form(((a, 1),)) for a in ir.leaves(group)]

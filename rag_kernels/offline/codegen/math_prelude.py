@@ -344,7 +344,18 @@ CUDA["rk_softplus"] = (
     "__device__ inline double rk_softplus(double x) { return (x < 0.0 ? 0.0 : x) + log1p(exp(-fabs(x))); }\n",
     (),
 )
-CUDA["rk_rest"] = ("template <class A, class B> __device__ inline auto rk_rest(A a, B b) { return a % b; }\n", ())
+CUDA["rk_rest"] = (
+    """\
+template <class A, class B> __device__ inline auto rk_rest(A a, B b) { return a % b; }
+// A remainder of 64 bits takes a hundred instructions; by a power of two, which is mostly one number for all, a few.
+__device__ inline int64_t rk_rest(int64_t a, int64_t b) {
+  if (b <= 0 || (b & (b - 1))) return a % b;
+  const int64_t low = a & (b - 1);
+  return low && a < 0 ? low - b : low;
+}
+""",
+    (),
+)
 CUDA["rk_logaddexp"] = (
     "template <class T, class V> __device__ inline T rk_logaddexp(T a, V x) {\n"
     "  const T b = x;\n"

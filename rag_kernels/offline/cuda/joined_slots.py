@@ -41,7 +41,8 @@ class JoinedSlots:
         """Return the `__global__` function and the statements that launch it."""
         first = self.parts[0]
         points = [part.point() for part in self.parts]
-        head = [lines[0] for lines in takewhile(lambda lines: len(set(lines)) == 1, zip(*points, strict=False))]
+        alike = [lines[0] for lines in takewhile(lambda lines: len(set(lines)) == 1, zip(*points, strict=False))]
+        head = list(takewhile(lambda line: not line.startswith(("for ", "#pragma")), alike))
         rest = [line for point in points for line in ["{", *indent(point[len(head) :]), "}"]]
         body = [*head, *rest]
         parameters, arguments = first.parameters_of(body, function)

@@ -327,7 +327,6 @@ class Lowering:
         total, filled = self.slots.get(last.name, (ir.Atom(last.outputs[0].shape[dim], fixed=True), 0))
         start = sum(value.shape[dim] for value in values[:filled])
         for value in values[filled:]:
-            value = self.reload(value) if len(ir.leaves(value.dims[dim])) > 1 else value
             for leaf in ir.leaves(value.dims[dim]):
                 leaf.fixed = True  # the slots' places are numbers in the source
             rounded = before_rounding(value, last.outputs[0].dtype)
