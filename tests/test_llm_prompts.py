@@ -167,8 +167,13 @@ def test_a_ceiling_is_named_with_its_dtype() -> None:
     assert "9.9e+05 in fp16" in told["rates"] and told["rate"].endswith("in fp32")
     asked = prompt_values.problem_values(replace(_brief(product), device=on), precision="tf32")
     assert asked["rate"] == "4e+05 GFLOP/s in tf32"
-    without = render("ideas", **prompt_values.problem_values(_brief(factories.problem())), **NO_IDEAS)
-    assert "there are no products, and about 0.131 million operations on elements" in without
+    bfloat = replace(on, fp16_gflops=760_000.0, bf16_gflops=790_000.0)
+    of_half = replace(_brief(replace(product, features=half)), device=bfloat)
+    assert prompt_values.problem_values(of_half)["rate"] == "7.9e+05 GFLOP/s in numbers of sixteen bits"
+    without = prompt_values.problem_values(_brief(factories.problem()))
+    assert "there are no products. By these rates" in render("ideas", **without, **NO_IDEAS)
+    without["bound"] = "arithmetic"
+    assert "no products, and about 0.131 million operations on elements. By" in render("ideas", **without, **NO_IDEAS)
 
 
 def test_nothing_is_called_near_the_floor_that_is_slower_than_pytorch() -> None:

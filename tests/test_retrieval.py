@@ -207,6 +207,22 @@ def test_what_has_little_in_common_or_is_known_to_lose_is_not_shown_to_a_reader(
     assert shelf.show(problem("relu", 7.0))[0] == slow  # the same graph, that may be the only one
 
 
+def test_of_another_kind_of_operator_only_what_gains_under_the_same_ceiling_is_shown(shelf: Shelf) -> None:
+    level, gains = shelf.add(problem("tanh"), speedup=1.25), shelf.add(problem("relu"), speedup=2.0)
+    own = shelf.add(problem("exp"), speedup=1.25)  # as fast as the better baseline, like the first
+    asked = problem("exp", 7.0)
+    limits = RetrievalLimits()
+
+    def shown(fp: FunctionalProblem, ridge: float) -> set[str]:
+        found = shelf.retriever.exemplars(fp, mode="hybrid", count=3, limits=limits, ridge=ridge)
+        return {one.kernel.id for one in found}
+
+    assert shown(asked, 1e9) == {gains, own}
+    by_products = replace(asked, features=replace(asked.features, flops=asked.features.bytes_moved * 1e4))
+    assert shown(by_products, 100.0) == {own}
+    assert level in shown(problem("relu", 7.0), 1e9)  # of the same kind it is shown
+
+
 def test_products_of_the_same_numbers_teach_each_other_where_arithmetic_is_the_ceiling(shelf: Shelf) -> None:
     """Whatever they are built around; by the words alone a product has nothing for attention."""
     product = shelf.add(linear_problem())

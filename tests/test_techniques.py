@@ -11,14 +11,14 @@ from zipfile import ZipFile
 
 import pytest
 from cli_home import RELU, RIGHT, inside, model
-from factories import attempt, device, edge, passed, problem, run
+from factories import attempt, device, edge, linear_problem, passed, problem, run
 
 from rag_kernels.archive.audit import verify
 from rag_kernels.archive.bundle import WITH_SIZES, WITH_TECHNIQUES, export, import_bundle
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.store import open_archive
 from rag_kernels.archive.techniques import Evidence, KnownTechnique, Technique, add_techniques, known_techniques
-from rag_kernels.eval.records import Candidate, FunctionalProblem
+from rag_kernels.eval.records import Candidate, FunctionalProblem, TensorSpec
 from rag_kernels.feedback.bottleneck import Bottleneck
 from rag_kernels.options import Options
 from rag_kernels.retrieval.card_sizes import Extent
@@ -218,6 +218,20 @@ def test_cards_fit_the_device_the_operators_and_the_bottleneck() -> None:
     assert set(found(*everything, backend="cuda")) <= {"right", "gpu", "hopper", "anywhere"}
     assert "hopper" not in found(replace(hopper, architectures=("sm_100",)), right, backend="cuda")
     assert found(*(replace(right, title=f"{n}") for n in range(9))) == ["0", "1", "2"]
+
+
+def test_a_card_may_ask_for_two_operators_and_for_the_dtype_of_what_is_read() -> None:
+    def shown(card: Technique, fp: FunctionalProblem) -> list[str]:
+        return [one.why for one in cards_for([KnownTechnique(card)], fp, device(), MEMORY)]
+
+    both = Technique("both", "", operators=("attention", "activation+matmul"))
+    assert shown(both, linear_problem()) == ["for activation with matmul"] and shown(both, problem("relu")) == []
+    asked = problem("relu")
+    half = replace(asked.arguments[0], spec=TensorSpec((64, 1024), "float16"))
+    widening = replace(asked, arguments=(half,), features=replace(asked.features, dtypes=("float16", "float32")))
+    assert asked.outputs[0].dtype == "float32"
+    cards = [Technique(dtype, "", dtypes=(dtype,)) for dtype in ("float16", "float32")]
+    assert [len(shown(card, widening)) for card in cards] == [1, 0]
 
 
 def test_sizes_where_a_card_held_and_where_not_are_told_and_weigh() -> None:

@@ -19,6 +19,7 @@ from rag_kernels.eval.records import (
     Backend,
     BaselineTimes,
     Device,
+    Features,
     FunctionalProblem,
     Passed,
     ScalarArgument,
@@ -38,6 +39,7 @@ TRUSTED: dict[Trust, str] = {
     "verified": "right by this judge",
     "confirmed": "right by this judge, twice",
 }
+SIXTEEN = {"fp16": "float16", "bf16": "bfloat16"}  # rates by the dtype that each is of
 OF_RANKING = (
     "bm25 ",
     "dense ",
@@ -122,7 +124,7 @@ def problem_values(brief: Brief, hardware: Sequence[str] = (), precision: str = 
         "mflops": f"{(features.flops + features.pointwise_flops) / 1e6:.3g}",
         "bytes_us": f"{of_bytes:.3g}",
         "floor_us": f"{floor:.3g}",
-        "rate": f"{rate:.3g} GFLOP/s in {rate_name}" if features.flops else "",
+        "rate": f"{rate:.3g} GFLOP/s in {told_rate(rate_name, features)}" if features.flops else "",
         "bound": bound(features, device, precision),
         "floor_is_beaten": _fastest_baseline_us(brief) < floor,
         "hardware": "; ".join(hardware),
@@ -140,6 +142,12 @@ def problem_values(brief: Brief, hardware: Sequence[str] = (), precision: str = 
 def told_sizes(names: Sequence[str]) -> str:
     """Return what a writer is told of the sizes at which its kernel will be judged besides."""
     return f"The kernel will be judged at these sizes too: {'; '.join(names)}." if names else ""
+
+
+def told_rate(name: str, features: Features) -> str:
+    """Return the name of a rate of products as a writer should read it: one of sixteen bits may be of either kind."""
+    own = {short for short, dtype in SIXTEEN.items() if dtype in {*features.dtypes, *features.product_dtypes}}
+    return "numbers of sixteen bits" if name in SIXTEEN and name not in own else name
 
 
 def rates(device: Device) -> str:

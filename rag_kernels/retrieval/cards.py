@@ -51,7 +51,7 @@ def cards_for(
     extent = extent_of(tensor.spec.shape for tensor in fp.tensors)
     found = []
     for one in known:
-        fit, why = _fit(one, families, fp.features.dtypes, device, bottleneck.kind)
+        fit, why = _fit(one, families, _read(fp), device, bottleneck.kind)
         if not within(one.technique, extent):
             fit *= OUTSIDE
         score = fit * weight(one, extent)
@@ -61,23 +61,26 @@ def cards_for(
     return [card for _, card in found[:most]]
 
 
-def _fit(
-    known: KnownTechnique, families: set[str], dtypes: Sequence[str], device: Device, kind: str
-) -> tuple[float, str]:
+def _read(fp: FunctionalProblem) -> set[str]:
+    """Return the dtypes of what a kernel for this reads or multiplies: not of what it writes."""
+    return {*fp.features.product_dtypes, *(tensor.spec.dtype for tensor in fp.tensors)}
+
+
+def _fit(known: KnownTechnique, families: set[str], dtypes: set[str], device: Device, kind: str) -> tuple[float, str]:
     """Return how well a card fits, 0 for not at all, and why."""
     card, target = known.technique, target_of(device.arch)
     if device.backend not in card.backends:
         return 0.0, ""
     if card.architectures and not any(target.startswith(arch) for arch in card.architectures):
         return 0.0, ""
-    if card.dtypes and not set(card.dtypes) & set(dtypes):
+    if card.dtypes and not set(card.dtypes) & dtypes:
         return 0.0, ""
     fit, why = 1.0, []
-    shared = sorted(set(card.operators) & families)
+    shared = sorted(operator for operator in card.operators if set(operator.split("+")) <= families)
     if card.operators:
         if not shared:
             return 0.0, ""
-        why.append(f"for {', '.join(shared)}")
+        why.append(f"for {', '.join(shared).replace('+', ' with ')}")
     else:
         fit *= 0.8
     if card.bottlenecks:

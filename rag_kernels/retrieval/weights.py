@@ -17,6 +17,7 @@ VERIFIED = 3  # what is only claimed is worth nothing here until it was measured
 MOST = 1.27  # what the factors of a kernel stay below: only the same graph scores above 1
 
 LEAST_SPEEDUP = 0.9  # over the better baseline: a kernel that is known to lose teaches little
+LEAST_ELSEWHERE = 1.05  # of another kind of operator: what PyTorch does as well there is no lesson for here
 LIKE_COSINE, LIKE_GRAPH = 0.4, 0.1  # from which on two problems have something in common
 
 Factors = dict[str, NDArray[np.float64]]
@@ -61,8 +62,9 @@ def same_ceiling(corpus: Corpus, query: Query, rows: Rows) -> NDArray[np.bool_]:
 
 def worth_reading(corpus: Corpus, query: Query, found: Candidates) -> NDArray[np.bool_]:
     """Return which kernels a writer may learn from: those of problems that are like the one asked for or built around
-    an operator of its family, or for which products of the same kind of numbers are the ceiling as they are here; and
-    none that is known to lose, but on the same graph.
+    an operator of its family, or for which products of the same kind of numbers are the ceiling as they are here; of
+    another kind of operator those alone that the same ceiling bounds and that gain by more than a few percent; and none
+    that is known to lose, but on the same graph.
     """
     rows = found.rows
     functional, speedup = corpus.catalogue.functional[rows], corpus.catalogue.speedup[rows]
@@ -70,15 +72,19 @@ def worth_reading(corpus: Corpus, query: Query, found: Candidates) -> NDArray[np
     wins = np.isnan(speedup) | (speedup >= LEAST_SPEEDUP) | same_graph
     if not {"dense", "graph"} <= found.scores.keys():
         return np.asarray(wins, dtype=np.bool_)
-    like = (found.scores["dense"] >= LIKE_COSINE) | (found.scores["graph"] >= LIKE_GRAPH)
-    like |= same_graph
-    if query.facts is not None:
-        like |= corpus.family[functional] == query.facts.family
-    if query.facts is not None and query.ridge is not None and query.facts.intensity > query.ridge:
-        short = np.array([_is_short(dtypes) for dtypes in corpus.dtypes])[functional]
-        same_kind = short == _is_short(" ".join(query.facts.dtypes))
-        like |= same_ceiling(corpus, query, rows) & same_kind
-    return np.asarray(like & wins, dtype=np.bool_)
+    graph = found.scores["graph"]
+    like = (graph >= LIKE_GRAPH) | ((found.scores["dense"] >= LIKE_COSINE) & (graph > 0))  # not by rank and dtype alone
+    if query.facts is None:
+        return np.asarray((like | same_graph) & wins, dtype=np.bool_)
+    same_kind = same_graph | (corpus.family[functional] == query.facts.family)
+    elsewhere = np.isnan(speedup) | (speedup >= LEAST_ELSEWHERE)
+    if query.ridge is not None:
+        ceiling = same_ceiling(corpus, query, rows)
+        if query.facts.intensity > query.ridge:
+            short = np.array([_is_short(dtypes) for dtypes in corpus.dtypes])[functional]
+            like |= short == _is_short(" ".join(query.facts.dtypes))
+        elsewhere &= ceiling
+    return np.asarray((same_kind | (like & elsewhere)) & wins, dtype=np.bool_)
 
 
 def _is_short(dtypes: str) -> bool:

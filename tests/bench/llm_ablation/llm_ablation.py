@@ -1,6 +1,7 @@
 """What retrieval is worth to a language model: prompts as files, replies as files, one judgement, one table.
 
     python tests/bench/llm_ablation/llm_ablation.py prompts ROOT --archive ARCHIVE [--baselines ROWS.jsonl]
+    python tests/bench/llm_ablation/llm_ablation.py deal ROOT [--seed 1]; ... gather ROOT
     python tests/bench/llm_ablation/llm_ablation.py pack ROOT --archive ARCHIVE --out BATCHES
     rag-kernels eval --batch BATCHES/NAME.jsonl --no-confirm --verdicts NAME.jsonl    (where the GPU is)
     python tests/bench/llm_ablation/llm_ablation.py table NAME.jsonl ... [--keep ALL.jsonl.gz]
@@ -8,7 +9,10 @@
 Each of the problems beside this file is drafted once in each way of retrieval (an arm), by the code of `rag-kernels
 sample`, with the family of the problem left out of the archive. `prompts` writes ROOT/ARM/NN_prompt.md as they would be
 sent; whoever stands in for the model writes NN_reply.md beside it, and sees no other arm's. `pack` reads replies as the
-writer does and writes a batch for each problem. Numbers are of the problems in order of name, the same in all arms.
+writer does and writes a batch for each problem. Where one session answers all arms, `deal` lays the prompts out as
+ROOT/dealt/NN_prompt.md in rounds: in each a problem comes once, in an arm and at a place that are drawn. What is
+answered in the first round owes nothing to another arm of its problem. `gather` takes the replies back to their arms.
+Numbers are of the problems in order of name, the same in all arms.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import argparse
 import gzip
 import hashlib
 import json
+import random
 import re
 import shlex
 import shutil
@@ -40,6 +45,7 @@ from rag_kernels.wiring import open_sampler
 HERE = Path(__file__).resolve().parent
 ARMS = ("off", "random", "bm25", "hybrid", "hybrid+cards")
 BARRING = ("suspicious", "degenerate problem")  # labels that keep a kernel off the leaderboard
+DEAL = ".deal.json"  # which prompt was dealt where: not to be read before all are answered
 SIDES = ("prompt", "reply")
 STORE = re.compile(r"cmd:[^\" ]*python[^\" ]* \S*reply_folder\.py \S*?/\.store/")  # where it was on the host
 ARCHIVE = re.compile(r"[^\"\s]*/\.archive/")
@@ -103,6 +109,41 @@ def write_prompts(asked: argparse.Namespace) -> None:
             name = PROBLEM.findall(text)[0]
             (asked.root / arm / f"{numbers[name]:02d}_prompt.md").write_text(text)
         print(arm, len(list((asked.root / arm).glob("*_prompt.md"))), "prompts", flush=True)
+
+
+def dealt(numbers: Sequence[int], arms: Sequence[str], seed: int) -> list[tuple[str, int]]:
+    """Return arms and problems in the order in which they are answered: as many rounds as arms, all problems in each.
+
+    The arms are shared out evenly: in a round each is drawn for as many problems as another, or for one more.
+    """
+    draw, problems, order = random.Random(seed), list(numbers), list(arms)
+    draw.shuffle(problems)
+    draw.shuffle(order)
+    found: list[tuple[str, int]] = []
+    for turn in range(len(order)):
+        hand = [(order[(place + turn) % len(order)], number) for place, number in enumerate(problems)]
+        draw.shuffle(hand)
+        found += hand
+    return found
+
+
+def deal(asked: argparse.Namespace) -> None:
+    numbers = sorted({int(file.name[:2]) for arm in asked.arms for file in (asked.root / arm).glob("*_prompt.md")})
+    order = dealt(numbers, asked.arms, asked.seed)
+    (asked.root / "dealt").mkdir()
+    for place, (arm, number) in enumerate(order, start=1):
+        shutil.copyfile(asked.root / arm / f"{number:02d}_prompt.md", asked.root / "dealt" / f"{place:02d}_prompt.md")
+    (asked.root / DEAL).write_text(json.dumps(order))
+    print(f"{len(order)} prompts in {asked.root / 'dealt'}")
+
+
+def gather(asked: argparse.Namespace) -> None:
+    for place, (arm, number) in enumerate(json.loads((asked.root / DEAL).read_text()), start=1):
+        reply = asked.root / "dealt" / f"{place:02d}_reply.md"
+        if reply.is_file():
+            shutil.copyfile(reply, asked.root / arm / f"{number:02d}_reply.md")
+        else:
+            print(f"no reply to {place:02d}")
 
 
 def pack(asked: argparse.Namespace) -> None:
@@ -284,6 +325,14 @@ def main() -> None:
         command.add_argument("--problems", nargs="*", type=Path, help="instead of those beside this file")
         if name == "pack":
             command.add_argument("--out", type=Path, required=True)
+    command = commands.add_parser("deal")
+    command.set_defaults(function=deal)
+    command.add_argument("root", type=Path)
+    command.add_argument("--arms", nargs="*", default=ARMS)
+    command.add_argument("--seed", type=int, default=1)
+    command = commands.add_parser("gather")
+    command.set_defaults(function=gather)
+    command.add_argument("root", type=Path)
     command = commands.add_parser("table")
     command.set_defaults(function=table)
     command.add_argument("verdicts", type=Path, nargs="+")
