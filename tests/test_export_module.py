@@ -561,6 +561,7 @@ def test_many_tensors_are_asked_at_once_and_say_no_to_all_that_differs(
 
 def test_torchs_check_of_tensors_is_known_to_tell_them_apart() -> None:
     assert served._check_tells_apart() and served.tensors_like([X, X[:2]])
+    assert served._check_tells_modes("cpu")
     assert served.tensors_like([X, X]) is None  # it also asks whether two are one
 
 

@@ -20,6 +20,7 @@ from torch.autograd import forward_ad
 from rag_kernels.eval.problem import load_module
 from rag_kernels.export.drop_in import KernelNotUsed
 from rag_kernels.export.runtime import CompiledForward
+from rag_kernels.export.serving import held
 from rag_kernels.export.serving.guard import Lines
 
 PROBLEM = """
@@ -38,7 +39,7 @@ class Part(nn.Module):
     def __init__(self, features):
         super().__init__()
         self.weight = nn.Parameter(torch.rand(features))
-        self.gain = 2.0
+        self.gain, self.steps = 2.0, [1.0]
 
     def forward(self, x):
         return x * self.weight * self.gain
@@ -154,6 +155,10 @@ def in_a_list(call: Call) -> None:
     call.module.scales[0] = 3.0
 
 
+def in_a_list_of_a_part(call: Call) -> None:
+    call.module.part.steps[0] = 3.0
+
+
 def in_an_object(call: Call) -> None:
     call.module.rate.value = 3.0
 
@@ -207,6 +212,7 @@ DEVIATIONS: dict[str, tuple[str, Callable[[Call], None]]] = {
     "removed attribute": ("part.gain was removed", removed),
     "attribute that is read": ("part.forward was set", setting("part.forward", lambda x: x)),
     "within a list": (r"scales is \[3\.0, 1\.0\]", in_a_list),
+    "within a list of a part": (r"part.steps is \[3\.0\]", in_a_list_of_a_part),
     "within an object": ("rate is", in_an_object),
     "content of what is not given": ("seen is .*, and was another tensor", content_of_what_is_not_given),
     "part": ("modules changed", setting("part", nn.Identity())),
@@ -262,6 +268,27 @@ def test_each_field_that_differs_is_refused_quickly_and_named_slowly(file: Modul
         assert not call.guarded()
         [said] = told(call)
     assert re.search(words, said), said
+
+
+def test_of_a_part_the_version_of_its_attributes_is_asked_where_there_is_one(
+    file: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is set to an equal value costs a slow call. Where that goes on, or without versions, each value is asked."""
+    assert held.version_of_dicts() is not None
+    call = call_of(file)
+    for number in range(held.MOST_ASKED + 2):
+        call.module.part.gain = float("2.0")
+        assert call.guarded() is (number >= held.MOST_ASKED)
+        call.module(*call.args)
+        assert call.module.kernel_used and call.guarded()
+    monkeypatch.setattr(held, "version_of_dicts", lambda: None)
+    for kept in (call, call_of(file)):
+        for name in ("attribute", "removed attribute", "attribute that is read", "part", "hook", "tied"):
+            one = Call(copy.deepcopy(kept.module), kept.args)
+            one.module(*one.args)
+            assert one.guarded()
+            DEVIATIONS[name][1](one)
+            assert not one.guarded() and one.served(), name
 
 
 @pytest.mark.parametrize("mode", MODES)

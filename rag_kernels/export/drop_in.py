@@ -207,7 +207,8 @@ class DropIn(nn.Module):
         if reason.text:
             return None, reason
         result, reason = self._looked_at(args, kwargs)
-        if guard is None and not reason.text and not self.COMPILED.not_written:
+        anew = guard is None or self.__dict__["_looks"].moved()
+        if anew and not reason.text and not self.COMPILED.not_written:
             self.__dict__["_guard"] = self._guarded(args, kwargs)
         return result, reason
 

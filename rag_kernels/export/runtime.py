@@ -89,7 +89,6 @@ class CompiledForward:
         `values` are those of a call that it serves.
         """
         served = self.served
-        served.guarded_mode(lines)
         sizes = lines.let(served.guarded(lines, names, values))
         tensors = [names[i] for i in served.tensors]
         wanted = " or ".join(f"{name}.requires_grad" for name in tensors)

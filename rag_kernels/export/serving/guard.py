@@ -23,6 +23,7 @@ class Lines:
         self.values: dict[str, Any] = {}
         self.known: dict[int, str] = {}
         self.lines: dict[str, None] = {}  # each once
+        self.whole: set[int] = set()  # by id, dictionaries that are asked about as a whole
         self.now = f"{self.prefix}now"
         self.type, self.len = self.name(type), self.name(len)
 

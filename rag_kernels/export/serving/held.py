@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from operator import itemgetter
 from typing import Any
@@ -28,6 +28,8 @@ CACHED = functools._lru_cache_wrapper
 CALLED = (types.FunctionType, types.BuiltinFunctionType, functools.partial, CACHED, *METHODS)
 FIXED = (Enum, type, nn.Module, types.ModuleType, *CALLED)
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+MOST_ASKED = 8  # times that a check is made anew by the versions of attributes, which are set again and again
+MANY_TIMES = 32
 VALUES = (*PLAIN, list, tuple, dict, set, frozenset)  # of constants
 Values = dict[str, Any]
 
@@ -91,6 +93,38 @@ class Cached:
     __hash__ = None  # type: ignore[assignment]
 
 
+BOUND = (*PLAIN, *FIXED, Cached)  # values that are others only where another one is set
+
+
+@functools.cache
+def version_of_dicts() -> Callable[[dict[str, Any]], int] | None:
+    """Return what tells a dictionary's version, which is another one once anything in it was set.
+
+    torch.compile asks it. It is not promised to stay: None where it is not there, or misses what has to be told.
+    """
+    try:
+        from torch._C._dynamo import guards
+
+        torchs: Any = guards
+        version: Callable[[dict[str, Any]], int] = torchs.dict_version
+        part: Any = nn.Module()
+        place, seen = vars(part), []
+        for number in range(1, MANY_TIMES + 1):  # which Python gets quicker at
+            part.number = number
+            seen += [version(place), version(place["_parameters"])]
+            place["number"] = -number
+            seen.append(version(place))
+            part.weight = nn.Parameter(torch.zeros(1))
+            seen += [version(place["_parameters"]), version(place)]
+            del part.number
+        kept = version(place), version(place["_parameters"])
+    except Exception:  # whatever another version raises
+        return None
+    told = [seen[0::5], seen[1::5], seen[2::5], seen[3::5]]
+    apart = all(len(set(one)) == MANY_TIMES for one in told) and seen[2::5] == seen[4::5]
+    return version if apart and not set(seen[0::5]) & set(seen[2::5]) and kept == (version(place), seen[-2]) else None
+
+
 class Held:
     """Values of a module by the path of its part, and of classes and globals by their names; can be copied."""
 
@@ -149,8 +183,10 @@ class Looks:
 
     def __init__(self, held: Held, module: nn.Module) -> None:
         self.held, self.module = held, module
+        self.versions: list[tuple[Any, int]] = []
+        self.asked = 0  # how often versions were
         self.entries: list[tuple[Mapping[str, Any], str, Any, tuple[Any, ...], tuple[str, ...]]] = []
-        self.counts: list[tuple[Mapping[str, Any], str, int]] = []
+        self.counts: list[tuple[Any, str, int]] = []
         parts = dict(module.named_modules())
         self.lost = next((path for path in held.parts if path not in parts), "")
         for path, values in held.parts.items():
@@ -174,21 +210,54 @@ class Looks:
         return self
 
     def guarded(self, lines: Lines) -> None:
-        """Add what `changed` asks, of a module of which nothing has changed."""
+        """Add what `changed` asks, of a module of which nothing has changed.
+
+        Of the attributes of a part the version is asked, where dictionaries have one, and of them all that may change
+        within. Those of the module itself change at each call, which is counted there.
+        """
+        self.versions = self._versions()
+        for place, version in self.versions:
+            lines.refuse(f"{lines.name(version_of_dicts())}({lines.name(place)}) != {lines.name(version)}")
+        whole = {id(place) for place, _ in self.versions}
+        lines.whole = whole
         for place, _, _, before, names in self.entries:
             at = lines.name(place)
             for name, value in zip(names, before, strict=False):
-                if isinstance(value, Untouched):
+                if id(place) in whole and (name in WATCHED or isinstance(value, BOUND)):
+                    if id(place[name]) not in whole and name in WATCHED:
+                        lines.refuse(
+                            f"{lines.name(place[name])} != {lines.name(value)}" if value else lines.name(place[name])
+                        )
+                elif isinstance(value, Untouched):
                     tensor = lines.name(value.value)
                     lines.refuse(f"{at}[{name!r}] is not {tensor} or {tensor}._version != {value.version}")
                 elif name in WATCHED and not value:
                     lines.refuse(f"{at}[{name!r}]")
                 else:
                     lines.unlike(f"{at}[{name!r}]", value)
-        for attributes, _, _ in self.counts:
+        for attributes in [attributes for attributes, _, _ in self.counts if id(attributes) not in whole]:
             lines.refuse(f"{lines.len}({lines.name(attributes)}) != {len(attributes)}")
         for one, other in self.held.tied:
             lines.refuse(f"{read(lines, self.module, one)} is not {read(lines, self.module, other)}")
+
+    def _versions(self) -> list[tuple[Any, int]]:
+        """Return the attributes of parts, and the parts that these have, with the versions that they have now.
+
+        None where something has changed meanwhile, or changes again and again.
+        """
+        version = version_of_dicts()
+        if version is None or self.asked >= MOST_ASKED:
+            return []
+        self.asked += 1
+        places = [place for place, path, _ in self.counts if path]
+        places += [part for place in places if type(part := place["_modules"]) is dict and part]
+        found = [(place, version(place)) for place in places]
+        return [] if self.changed().text else found
+
+    def moved(self) -> bool:
+        """Return whether attributes were set since `guarded`, perhaps to what they were."""
+        version = version_of_dicts()
+        return version is not None and any(version(place) != before for place, before in self.versions)
 
     def changed(self) -> Reason:
         """Return the first value that is another one now."""
@@ -218,7 +287,7 @@ def read(lines: Lines, module: nn.Module, path: str) -> str:
     places = [vars(part), *(vars(part)[kind] for kind in TENSORS)] if isinstance(part, nn.Module) else []
     for kind, place in zip(("", *TENSORS), places, strict=False):
         if name in place and place[name] is state_at(module, path):
-            if kind:
+            if kind and id(vars(part)) not in lines.whole:
                 lines.refuse(f"{lines.name(vars(part))}[{kind!r}] is not {lines.name(place)}")
             return f"{lines.name(place)}[{name!r}]"
     return f"{lines.name(attrgetter_of(path))}({lines.name(module)})"

@@ -7,6 +7,7 @@ the kernel's order, or the reason why it is not served. Knows nothing of how ker
 from __future__ import annotations
 
 import builtins
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
 from operator import attrgetter
@@ -87,7 +88,7 @@ class Served:
         self.known: dict[tuple[Sizes, ...], tuple[Sizes, ...]] = {}  # of outputs, by the shapes that move
         self.refused: dict[tuple[Sizes, ...], Reason] = {}
         self.torch, self.forward_ad = torch, torch.autograd.forward_ad
-        self.autocast, self.tracing = torch._C._is_any_autocast_enabled, torch._C._get_tracing_state
+        self.autocast, self.tracing = torch._C._is_any_autocast_enabled, torch._C._is_tracing
         self.transformed = torch._C._are_functorch_transforms_active
 
     def values(self, module: Any, leaves: Sequence[Any]) -> list[Any] | Reason:
@@ -134,19 +135,26 @@ class Served:
         return lines.function(", ".join(names), self.guarded(lines, names))
 
     def guarded(self, lines: Lines, names: Sequence[str], served: Sequence[Any] = ()) -> str:
-        """Add what is asked of the arguments, which have these names; return the text of the outputs' sizes.
+        """Add what is asked of modes and of the arguments, which have these names; return the text of the outputs'
+        sizes.
 
         `served` are the arguments of a call that is: most calls have tensors like these, which torch asks at once.
         """
         fixed = [i for i in self.tensors if i not in self.moving]
         alike = tensors_like([served[i] for i in fixed]) if served and len(fixed) >= MANY else None
         others = [i for i in range(len(names)) if alike is None or i not in fixed]
+        modes = [f"{lines.name(asked)}()" for asked in (self.autocast, self.transformed, self.tracing)]
+        if alike is None or not _check_tells_modes(self.backend):
+            while modes:
+                lines.refuse(modes.pop())
+        lines.refuse(f"{lines.name(self.forward_ad)}._current_level >= 0")
         device = ""
         if alike is not None:
             if self.backend != "cpu":
                 device = lines.let(f"{names[fixed[0]]}.device")
-            unlike = " or ".join(one for i in fixed for one in self._unlike(lines, i, names[i], device))
-            lines.refuse(f"not {lines.name(alike)}({', '.join(names[i] for i in fixed)}) and ({unlike})")
+            unlike = [one for i in fixed for one in self._unlike(lines, i, names[i], device)]
+            asked = f"not {lines.name(alike)}({', '.join(names[i] for i in fixed)})"
+            lines.refuse(f"{asked} and ({' or '.join([*modes, *unlike])})")
         for i in others:
             for one in self._unlike(lines, i, names[i], device):
                 lines.refuse(one)
@@ -171,12 +179,6 @@ class Served:
         if i not in self.moving:
             asked.append(f"{name}.shape != {lines.name(tuple(argument.free or argument.shape))}")
         return asked
-
-    def guarded_mode(self, lines: Lines) -> None:
-        """Add what `mode` asks; autocast for other devices is left to it."""
-        for asked, unless in ((self.autocast, ""), (self.tracing, " is not None"), (self.transformed, "")):
-            lines.refuse(f"{lines.name(asked)}(){unless}")
-        lines.refuse(f"{lines.name(self.forward_ad)}._current_level >= 0")
 
     def _looked_at(self, values: Sequence[Any], agreed: Callable[[tuple[Sizes, ...]], Reason]) -> tuple[Any, Reason]:
         reason = self.other(values)
@@ -294,7 +296,7 @@ class Served:
         """Return which mode of torch is on in which the kernel was not verified."""
         if self.autocast() and self.torch.is_autocast_enabled(self.backend):
             return Reason("autocast", "autocast is on, and it was verified without.")
-        if self.tracing() is not None:
+        if self.tracing():
             return Reason("trace", "torch.jit.trace cannot record it; use torch.export.")
         if self.transformed():
             return Reason("torch.func", "a transform of torch.func is on, and it was verified without.")
@@ -361,6 +363,32 @@ def _check_tells_apart() -> bool:
     plain = torch.zeros(4, 4)
     others = (plain.as_subclass(Other), one, plain.to_sparse(), torch.zeros(4, 4, device="meta"), None)
     return not any(_check_of([plain])(other) for other in others)
+
+
+@cache
+def _check_tells_modes(device: str) -> bool:
+    """Return whether torch's check, made without them, says no under autocast, in transforms and in a trace."""
+    import torch
+
+    one = torch.zeros(4, 4, device=device)
+    check, said = _check_of([one]), list[bool]()
+
+    def ask(value: torch.Tensor) -> torch.Tensor:
+        said.append(check(one))
+        return value.sum()
+
+    kind = torch.bfloat16
+    try:
+        with torch.autocast(device, dtype=kind):
+            ask(one)
+        torch.func.vmap(ask)(one)
+        torch.func.grad(ask)(one)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that nobody should trace any more
+            torch.jit.trace(ask, one, check_trace=False)  # type: ignore[no-untyped-call]
+    except Exception:  # whatever another version raises
+        return False
+    return check(one) and not any(said)
 
 
 def placed(value: torch.Tensor, any_alignment: bool) -> torch.Tensor:
