@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 from cli_home import RELU
-from support.kept import SHARED_CACHE, STAY_OPEN, checked_once, kept_judge, kept_workers, stocked
+from support.kept import SHARED_CACHE, STAY_OPEN, checked_once, kept_judge, kept_workers, migrated, stocked
 
 # Files that take longest, by their CPU seconds, from 90 down to 15.
 LONG = """
@@ -50,6 +50,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for user in ("wiring", "api", "ingest.functional.functionalize"):
             patch.setattr(f"rag_kernels.{user}.open_workers", kept_workers)
         patch.setattr("rag_kernels.archive.bundle._check", checked_once)
+        patch.setattr("rag_kernels.archive.database.migrate", migrated)
         for user in ("wiring", "agents.desk", "retrieval.find"):
             patch.setattr(f"rag_kernels.{user}.stock", stocked)
         with STAY_OPEN:

@@ -13,6 +13,7 @@ import math
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -126,7 +127,13 @@ class Arena:
         return ArenaLayout(self.specs, self.tight, self.begins)
 
     def close(self) -> None:
-        os.close(self.fd)  # the mapping goes when the last numpy view of it is gone
+        """Give the memory back: at once, or when the last numpy view of it is gone.
+
+        The mapping holds a descriptor of its own, and whoever holds the arena may be in a circle of references.
+        """
+        os.close(self.fd)
+        with suppress(BufferError):  # a view is in use
+            self._map.close()
 
 
 def attach(
