@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 # Threads of OpenMP that wait for work sleep, as judges have them: here too they would take another file's core.
@@ -12,6 +13,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest
 from cli_home import RELU
 from support.kept import SHARED_CACHE, STAY_OPEN, checked_once, kept_judge, kept_workers, migrated, stocked
+
+from rag_kernels.eval.machine.device_lock import locks
+from rag_kernels.eval.records import Backend
 
 # Files that take longest, by their CPU seconds, from 90 down to 15.
 LONG = """
@@ -36,7 +40,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One cache for the commands and judges of all tests and processes, as a user has one.
 
     What takes long is made once: precompiled headers (also for judges with a cache of their own), baselines, builds.
-    Judges and warm parents that commands and calls of this process open stay open for the next one.
+    Judges and warm parents that commands and calls of this process open stay open for the next one. Those of several
+    test processes do not wait for each other's clocks on a CPU: no test asserts a time, and an eighth of it went there.
     """
     here = tmp_path_factory.getbasetemp()
     folder = (here.parent if "PYTEST_XDIST_WORKER" in os.environ else here) / "cache"
@@ -45,6 +50,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr("rag_kernels.eval.build.compile.header_folder", lambda cache: folder / "headers")
         for name in ("RAG_KERNELS_CACHE", SHARED_CACHE):
             patch.setenv(name, str(folder))
+        patch.setattr("rag_kernels.eval.judge.locks", partial(own_turns, here))
         for user in ("wiring", "eval.judge"):  # the last is where commands import it from
             patch.setattr(f"rag_kernels.{user}.open_judge", kept_judge)
         for user in ("wiring", "api", "ingest.functional.functionalize"):
@@ -55,6 +61,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.setattr(f"rag_kernels.{user}.stock", stocked)
         with STAY_OPEN:
             yield folder
+
+
+def own_turns(folder: Path, backend: Backend, cache: Path) -> Path:
+    """Return the folder of the locks by which judges of this process alone take turns; on a GPU all of them do."""
+    return folder if backend == "cpu" else locks(backend, cache)
 
 
 @pytest.fixture(scope="module")
