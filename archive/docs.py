@@ -1,6 +1,6 @@
 """The reference page of the archive's tables: `python -m rag_kernels.archive.docs > docs/reference/archive_schema.md`.
 
-Comes in: nothing but the schema of a fresh archive, whose tables, views and columns carry their comments. Goes out:
+Comes in: nothing but the newest schema, whose tables, views and columns carry their comments. Goes out:
 Markdown. A test fails when the file is not what this prints.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from rag_kernels.archive.memory import MemoryArchive
-from rag_kernels.archive.migrations import MIGRATIONS, SCHEMA
+from rag_kernels.archive.migrations import MIGRATIONS, SCHEMA, migrate
 from rag_kernels.archive.rows import KEYS
 
 if TYPE_CHECKING:
@@ -43,7 +42,10 @@ This page is made by `python -m rag_kernels.archive.docs > docs/reference/archiv
 
 def page() -> str:
     """Return the whole page as Markdown."""
-    with MemoryArchive().database.read() as con:
+    import duckdb
+
+    with duckdb.connect(":memory:") as con:
+        migrate(con)
         tables = con.execute("SELECT table_name, comment FROM duckdb_tables() ORDER BY table_oid").fetchall()
         views = con.execute(
             "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal ORDER BY view_oid"
