@@ -16,12 +16,17 @@ DEEPEST, MASKED = "deepest", "masked rows"
 # of exponentials; as large as floats go.
 CREST, CLUSTERS, PIVOTS, OVERFLOW, BRINK, HUGE = "crest", "clusters", "pivots", "overflow", "brink", "huge"
 SORTED_ROWS = "sorted rows"  # up or down: each element is a new largest, or none is
+TWINS = "rows alike but for one"  # element, each row and the next
 # Of what is computed element by element: inputs that were searched for, whose results are close to zero though they are
 # not, or nearly overflow.
 ROOTS, PEAKS = "results close to zero", "results close to an overflow"
 SEARCHED = (ROOTS, PEAKS)
 # What the problem has as one value throughout or as a run (ones, places in order), but for a few elements.
 IRREGULAR = "irregular"
+# What the problem has in order: indices that ascend, of which a few do not, and bounds at even distances.
+DISORDER = "irregular order"
+# Parameters as the module begins with them, and the same lines of them in another order: what is kept by a sum of them.
+BEGUN, OTHER_ROWS, OTHER_COLUMNS = "parameters at first", "rows of parameters moved", "columns of parameters moved"
 OF_ITS_SIDE = ", of the problem's own sign"  # behind a kind: where the module is not sound on both sides of zero
 SPECIAL = (
     EDGES,
@@ -34,11 +39,13 @@ SPECIAL = (
     CLUSTERS,
     PIVOTS,
     SORTED_ROWS,
+    TWINS,
     ROOTS,
     PEAKS,
     BRINK,
     HUGE,
     IRREGULAR,
+    DISORDER,
     FADING,
     WHOLE,
     "faint",

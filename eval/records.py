@@ -31,12 +31,14 @@ ONE_CALLER = "one caller at a time"  # a label: wrong where two threads call it 
 LEAKS = "leaks memory"  # a label: each call keeps some, which bars a claim
 SETTINGS = "changes settings of OpenMP"  # a label: what it sets for itself holds for who comes next
 SLOWER = "suspicious: slower on unrelated contents"  # a label
+SLOWER_ELSEWHERE = "suspicious: slower on other contents"  # a label: such as the problem does not draw
 UNRELATED = "unrelated contents"  # a check: as fast on these as on others
 # Labels that say what a kernel does, by what was seen: to see it once is enough. Others say how it went this time.
 LASTING_LABELS = (
     "near-copy",
     "fragile",
     SLOWER,
+    SLOWER_ELSEWHERE,
     "suspicious: rounding leans",
     "suspicious: looks around",
     "rounds in between",

@@ -144,10 +144,12 @@ def grown(
     return _rewritten(problem, sites, others | dict.fromkeys(chosen, times * value))
 
 
-def fewer(problem: Problem, number: int, value: int, *, together: bool = False, reach: Reach = "all") -> Problem | None:
+def fewer(
+    problem: Problem, number: int, value: int, *, together: bool = False, reach: Reach = "all", times: int = 1
+) -> Problem | None:
     """Give one size a value that is below it, and those that are equal to it with `together`; None: there is none.
 
-    Sizes are counted as by `grown`.
+    Sizes are counted as by `grown`. The other free ones may be so many times as large, and one more.
     """
     reaches = _within(reach)
     sites = [s for s in _sites(problem.source) if s.reach in reaches]
@@ -155,7 +157,9 @@ def fewer(problem: Problem, number: int, value: int, *, together: bool = False, 
     if number >= len(sizes) or sizes[number][1] <= value:
         return None
     key, has = sizes[number]
-    return _rewritten(problem, sites, {s.key: value for s in sites if s.key == key or (together and s.value == has)})
+    chosen = {s.key for s in sites if s.key == key or (together and s.value == has)}
+    others = {k: times * v + 1 for k, v in sizes if k not in chosen} if times > 1 else {}
+    return _rewritten(problem, sites, others | dict.fromkeys(chosen, value))
 
 
 def _free(sites: list[Site]) -> list[tuple[str, int]]:

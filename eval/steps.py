@@ -24,6 +24,7 @@ from rag_kernels.eval.input_kinds import (
     PIVOTS,
     SEARCHED,
     SORTED_ROWS,
+    TWINS,
     WHOLE,
 )
 from rag_kernels.eval.records import FunctionalProblem
@@ -97,7 +98,7 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
     if kind == CLUSTERS:
         floats = [a for a in fp.tensors if a.role == "input" and "float" in a.spec.dtype]
         return len(floats) > 1 and not is_elementwise(fp)
-    if kind in (PIVOTS, SORTED_ROWS):
+    if kind in (PIVOTS, SORTED_ROWS, TWINS):
         return not is_elementwise(fp)
     if kind in SEARCHED:
         return is_elementwise(fp) and not has_steps(fp) and any(s.dtype == "float32" for s in fp.outputs)

@@ -20,13 +20,15 @@ from rag_kernels.eval.machine.device_lock import DeviceLock
 from rag_kernels.eval.messages.protocol import CompileAhead, PrepareVariant
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
-from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
+from rag_kernels.eval.records import SLOWER_ELSEWHERE, Candidate, FunctionalProblem, Passed
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.baseline import Baseline, _measure
 from rag_kernels.eval.timing.looks import checked_pairs
 from rag_kernels.eval.timing.race import Race, Times
 from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.eval.trial.checks import Findings
+from rag_kernels.eval.trial.timed import Timing
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
@@ -315,3 +317,30 @@ def test_a_right_kernel_is_not_accused_of_beating_a_ceiling_of_a_busy_machine(
     assert found.measurement.floor_fraction < 1.25 and judge.device.bandwidth_gbs > 0.1
     assert read_device(device_file(judge.device, judge.cache)).bandwidth_gbs >= judge.device.bandwidth_gbs
     judge.sessions.close()
+
+
+@pytest.mark.parametrize(
+    ("own", "there", "eager", "told"),
+    [
+        ([1.0, 9.0], [3.0, 9.0], [2.0, 2.0], True),
+        ([9.0, 9.0], [3.0, 9.0], [2.0, 2.0], False),  # disturbed in both races of the own contents
+        ([1.0, 9.0], [9.0, 1.1], [2.0, 2.0], False),  # and there in one
+        ([1.0, 9.0], [3.0, 3.0], [2.0, 6.0], False),  # eager is as much slower there
+        ([1.0, 1.0], [3.0, 3.0], [8.0, 2.0], True),  # that it is faster there says nothing
+    ],
+)
+def test_who_is_slower_on_other_contents_is_told_by_least_times(
+    own: list[float], there: list[float], eager: list[float], told: bool
+) -> None:
+    races = {0: iter([*own, *own]), 1: iter([*there, *there])}
+
+    def run(*, cold: bool, pairs: int, draws: list[int]) -> Any:
+        return SimpleNamespace(seconds={"candidate": [next(races[bool(draws)]), 9.0], "eager": [eager[bool(draws)]]})
+
+    timing = object.__new__(Timing)
+    timing.rule, timing.found = TimingRule(elsewhere_races=2), Findings()
+    session: Any = SimpleNamespace(elsewhere=[("spread", 3, 2.0)])
+    timing.session = session
+    race: Any = SimpleNamespace(run=run)
+    timing._elsewhere(race)
+    assert (SLOWER_ELSEWHERE in timing.found.labels) is told

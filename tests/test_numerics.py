@@ -10,14 +10,16 @@ import pytest
 import torch
 
 from rag_kernels.eval.buffers.call_content import Recipe, Splice, compose, random_recipe, rows_of
-from rag_kernels.eval.input_kinds import NON_FINITE, PEAKS, ROOTS
+from rag_kernels.eval.input_kinds import NON_FINITE, PEAKS, ROOTS, TWINS
 from rag_kernels.eval.messages.protocol import Comparison
 from rag_kernels.eval.numerics.blocks import BLOCK
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.input_draws import (
     beside_others,
+    disordered,
     irregular,
     is_structured,
+    lines_moved,
     next_to_multiples,
     on_side_of,
     redraw,
@@ -26,7 +28,7 @@ from rag_kernels.eval.numerics.input_draws import (
 from rag_kernels.eval.numerics.oracle import right_answer
 from rag_kernels.eval.numerics.rounding_noise import Chance
 from rag_kernels.eval.numerics.searched_inputs import search
-from rag_kernels.eval.records import TensorSpec
+from rag_kernels.eval.records import IndexBound, TensorSpec
 from rag_kernels.eval.sessions.remembered_contents import RememberedContents
 from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for, ratio_of
 from rag_kernels.eval.timing_rule import TimingRule
@@ -432,3 +434,35 @@ def test_inputs_meet_other_tensors_and_their_multiples() -> None:
     near = torch.minimum(rests, divisor - rests)
     assert {0, 1} <= set(near.tolist()[0]) and float((near < 2).float().mean()) > 0.99  # but at the ends of the range
     assert bool((next_to_multiples(own, [], [1], generator) == own).all())
+
+
+def test_rows_are_alike_but_for_one_element() -> None:
+    rows = redraw(TWINS, torch.zeros(9, 64), torch.Generator().manual_seed(3))
+    differ = (rows[1::2] != rows[:8:2]).sum(-1)
+    assert differ.tolist() == [1, 1, 1, 1] and float((rows[1::2] - rows[:8:2]).amax()) > 3
+
+
+def test_a_mask_of_ones_gets_zeros_and_lengths_do_not() -> None:
+    generator = torch.Generator().manual_seed(3)
+    assert sorted(irregular(torch.ones(4096, dtype=torch.int64), None, generator).unique().tolist()) == [0, 1]
+    assert 0 not in irregular(torch.full((4096,), 5), None, generator)
+
+
+def test_an_order_is_broken_by_a_few_and_distances_are_uneven() -> None:
+    generator = torch.Generator().manual_seed(3)
+    ids, bound = torch.arange(1024) // 16, IndexBound("ids", 0, 64, wraps=False)
+    other = disordered(ids, bound, generator)
+    assert 0 < int((other != ids).sum()) <= 4 and int(other.min()) >= 0 and int(other.max()) < 64
+    assert torch.equal(disordered(ids, None, generator), ids), "nobody knows what these mean"
+    edges = torch.linspace(-3, 3, 65)
+    uneven = disordered(edges, None, generator)
+    assert bool((uneven.diff() > 0).all()) and float(uneven.diff().std()) > 0.01
+    assert torch.allclose(uneven[[0, -1]], edges[[0, -1]], atol=1e-5)
+
+
+def test_lines_of_a_parameter_change_places() -> None:
+    weight = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))
+    for dim in (0, -1):
+        moved = lines_moved(weight, dim, torch.Generator().manual_seed(4))
+        assert not torch.equal(moved, weight)
+        assert torch.allclose(moved.sum(dim), weight.sum(dim), atol=1e-5)

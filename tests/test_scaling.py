@@ -181,6 +181,12 @@ def test_no_other_sizes_are_taken_for_one_another() -> None:
     assert len({Grown(2), Rest(2, 2), Between(2, 2), Rung("batch", 2)}) == 4
 
 
+def test_few_of_one_size_may_be_long() -> None:
+    source = "N = 256\nM = 512\n\ndef get_inputs():\n    return [torch.rand(N, M)]\n"
+    lone = fewer(Problem("p", source), 1, 3, times=4)
+    assert lone is not None and lone.source.startswith("N = 3\nM = 2049\n"), lone
+
+
 def test_one_size_may_be_one_alone_or_with_those_equal_to_it() -> None:
     problem = Problem("p", CONV)
     ones = [fewer(problem, number, 1) for number in range(4)]

@@ -32,6 +32,8 @@ from rag_kernels.eval.children.right_answers import RightAnswers
 from rag_kernels.eval.input_kinds import (
     ALIKE,
     AT_CONSTANTS,
+    BEGUN,
+    DISORDER,
     FROM_END,
     IGNORED,
     INTEGER_KINDS,
@@ -40,6 +42,8 @@ from rag_kernels.eval.input_kinds import (
     MULTIPLES,
     NON_FINITE,
     OF_ITS_SIDE,
+    OTHER_COLUMNS,
+    OTHER_ROWS,
     PROBES,
     REPEATED,
     SEARCHED,
@@ -86,10 +90,12 @@ from rag_kernels.eval.numerics.exactness_probe import probed_contents, probes_of
 from rag_kernels.eval.numerics.input_draws import (
     at_constants,
     beside_others,
+    disordered,
     from_the_end,
     irregular,
     is_sorted,
     is_structured,
+    lines_moved,
     next_to_multiples,
     on_side_of,
     redraw,
@@ -283,8 +289,11 @@ class Reference:
                 value = spoiled(value, generator) if kind == NON_FINITE and argument.role == "parameter" else value
             if argument.name in probed:
                 value = probed[argument.name](value)
-            if kind == IRREGULAR:
-                value = self._irregular(argument, leaves, generator)
+            if kind in (IRREGULAR, DISORDER):
+                value = self._irregular(kind, argument, leaves, generator)
+            elif kind in (BEGUN, OTHER_ROWS, OTHER_COLUMNS) and argument.role == "parameter":
+                value = self.module.initial[argument.name]
+                value = value if kind == BEGUN else lines_moved(value, -(kind == OTHER_COLUMNS), generator)
             tensor.copy_(value)
         if kind in (AT_CONSTANTS, MULTIPLES):
             self._beside(kind, target, generator)
@@ -293,15 +302,25 @@ class Reference:
         if on_gpu:
             self.draws.append([t.reshape(-1).view(torch.uint8) for t in target])
         own = kind == "own"
-        return Drawn(tuple(own and is_structured(t) for t in target), tuple(own and is_sorted(t) for t in target))
+        inputs = [t for a, t in zip(self.fp.tensors, target, strict=True) if a.role == "input"]
+        return Drawn(
+            tuple(own and is_structured(t) for t in target),
+            tuple(own and is_sorted(t) for t in target),
+            own and any(is_constant(t) for t in inputs),
+        )
 
-    def _irregular(self, argument: TensorArgument, leaves: Sequence[Any], generator: torch.Generator) -> torch.Tensor:
-        """Return what the problem has for an argument, but for a few elements where it is regular."""
+    def _irregular(
+        self, kind: str, argument: TensorArgument, leaves: Sequence[Any], generator: torch.Generator
+    ) -> torch.Tensor:
+        """Return what the problem has for an argument, but for a few elements where it is regular or in order."""
         is_input = argument.role == "input"
         own = (leaves[int(argument.path)] if is_input else self.module.initial[argument.name]).to(self.device)
-        if argument.path in self.fp.as_drawn or not (is_input or argument.role == "parameter"):
+        bound = next((b for b in self.fp.bounds if b.path == argument.path), None)
+        if argument.path in self.fp.as_drawn or argument.path in self.fp.mutated:
             return own
-        return irregular(own, next((b for b in self.fp.bounds if b.path == argument.path), None), generator)
+        if kind == DISORDER:
+            return disordered(own, bound, generator)
+        return irregular(own, bound, generator) if is_input or argument.role == "parameter" else own
 
     def _beside(self, kind: str, values: Sequence[torch.Tensor], generator: torch.Generator) -> None:
         """Put elements of an input at those of other tensors, or at multiples of them, and beside."""

@@ -85,6 +85,7 @@ class Drawn:
 
     structured: tuple[bool, ...]
     ordered: tuple[bool, ...] = ()  # floats that ascend, and have to
+    alike: bool = False  # a float input is one number throughout, as a state that has not begun
 
 
 @dataclass(frozen=True, slots=True)

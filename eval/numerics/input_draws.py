@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 import torch
 
 from rag_kernels.eval.input_kinds import (
+    BEGUN,
     BRINK,
     CLUSTERS,
     CREST,
     DEEP,
     DEEPEST,
+    DISORDER,
     EDGES,
     FADING,
     HUGE,
@@ -26,11 +28,14 @@ from rag_kernels.eval.input_kinds import (
     LOW,
     MASKED,
     NON_FINITE,
+    OTHER_COLUMNS,
+    OTHER_ROWS,
     OVERFLOW,
     PIVOTS,
     PROBES,
     SEARCHED,
     SORTED_ROWS,
+    TWINS,
     WHOLE,
 )
 from rag_kernels.eval.records import IndexBound
@@ -128,7 +133,7 @@ def some_ignored(own: torch.Tensor, mark: int, generator: torch.Generator) -> to
 def redraw(kind: str, own: torch.Tensor, generator: torch.Generator, *, first: bool = True) -> torch.Tensor:
     """Return an input of this kind, of the same shape, dtype and device as `own`; it may be the `first` of several."""
     if (
-        kind in {"own", IRREGULAR, *PROBES, *INTEGER_KINDS, *SEARCHED}
+        kind in {"own", IRREGULAR, DISORDER, BEGUN, OTHER_ROWS, OTHER_COLUMNS, *PROBES, *INTEGER_KINDS, *SEARCHED}
         or not own.is_floating_point()
         or own.dim() == 0
         or own.numel() == 0
@@ -203,11 +208,36 @@ def irregular(value: torch.Tensor, bound: IndexBound | None, generator: torch.Ge
     elif not alike:
         other = flat[torch.randint(0, flat.numel(), at.shape, generator=generator, device=flat.device)]
     else:
-        low, high = (bound.low, bound.high) if bound is not None else (1, int(flat[0]) + 1)
+        least = 0 if int(flat[0]) == 1 else 1  # a mask of ones may have zeros, lengths and counts may be less
+        low, high = (bound.low, bound.high) if bound is not None else (least, int(flat[0]) + 1)
         if high - low < 2:
             return value
         other = torch.randint(low, high, at.shape, generator=generator, device=flat.device).to(value.dtype)
     return flat.clone().index_copy_(0, at, other).reshape(value.shape)
+
+
+def disordered(value: torch.Tensor, bound: IndexBound | None, generator: torch.Generator) -> torch.Tensor:
+    """Return indices that ascend, but for a few, or floats that ascend at other distances; other tensors stay."""
+    if is_sorted(value):
+        steps = value.double().diff(dim=-1)
+        uneven = steps * (0.2 + 1.6 * torch.rand(steps.shape, generator=generator, device=value.device))
+        uneven *= steps.sum(-1, keepdim=True) / uneven.sum(-1, keepdim=True)
+        first = value[..., :1]
+        return torch.cat([first, (first + uneven.cumsum(-1)).to(value.dtype)], -1)
+    whole = not value.is_floating_point() and not value.is_complex() and value.dtype != torch.bool
+    if bound is None or not whole or value.dim() != 1 or value.numel() < 4 or bool((value.long().diff() < 0).any()):
+        return value
+    count = max(1, value.numel() // FEW_IRREGULAR)
+    at = torch.randperm(value.numel(), generator=generator, device=value.device)[:count]
+    other = torch.randint(bound.low, bound.high, at.shape, generator=generator, device=value.device)
+    return value.clone().index_copy_(0, at, other.to(value.dtype))
+
+
+def lines_moved(value: torch.Tensor, dim: int, generator: torch.Generator) -> torch.Tensor:
+    """Return a parameter whose lines along a dimension are in another order."""
+    if value.dim() < 2:
+        return value
+    return value.index_select(dim, torch.randperm(value.shape[dim], generator=generator, device=value.device))
 
 
 def next_to_multiples(
@@ -367,6 +397,15 @@ def _pivots(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return rows.reshape(x.shape)
 
 
+def _twins(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Make every other row the one before it, but for one element that counts: a sample or a beginning shows none."""
+    rows = _rows(x).clone()
+    few = rows[1::2]
+    at = torch.randint(0, rows.shape[1], (len(few), 1), generator=generator, device=x.device)
+    rows[1::2] = rows[: 2 * len(few) : 2].scatter_add(1, at, 3 + few.gather(1, at).abs())
+    return rows.reshape(x.shape)
+
+
 def _sorted_rows(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Let every other row ascend, and the others descend."""
     rows = _rows(x).sort(dim=-1).values
@@ -484,6 +523,7 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     CREST: _crest,
     PIVOTS: _pivots,
     SORTED_ROWS: _sorted_rows,
+    TWINS: _twins,
     OVERFLOW: _overflow,
     BRINK: _brink,
     HUGE: _huge,

@@ -41,6 +41,7 @@ from rag_kernels.eval.input_kinds import (
     ALIKE,
     AT_CONSTANTS,
     CONSTANT_ROWS,
+    DISORDER,
     EDGES,
     FROM_END,
     IGNORED,
@@ -52,6 +53,8 @@ from rag_kernels.eval.input_kinds import (
     MULTIPLES,
     NON_FINITE,
     OF_ITS_SIDE,
+    OTHER_COLUMNS,
+    OTHER_ROWS,
     OVERFLOW,
     PROBES,
     REPEATED,
@@ -153,6 +156,7 @@ class ProblemSession:
         self.answered: set[int] = set()
         self.kinds: dict[str, int | None] = {}
         self.ordered = [False] * len(self.specs)  # tensors whose elements ascend, and have to
+        self.alike = False  # whether a float input is one number throughout
         self.unsound: dict[int, set[int]] = {}  # by draw, outputs for which the module has no sound answer
         self._fresh: list[int] | None = None
         self.remembered = self._nothing_remembered()
@@ -324,6 +328,7 @@ class ProblemSession:
         reply = self.ask(MakeDraw(seed, kind, ArenaLayout(tuple(self.specs))), Drawn, fds=fds)
         self.drawn += 1
         self.ordered = list(reply.ordered) if kind == "own" else self.ordered
+        self.alike = reply.alike if kind == "own" else self.alike
         return list(reply.structured)
 
     @contextmanager
@@ -383,9 +388,16 @@ class ProblemSession:
             return None
         if kind == MULTIPLES and not divides_integers(self.fp):
             return None
-        if kind == IRREGULAR and not (any(self.structured) or any(a.role == "parameter" for a in self.fp.tensors)):
+        if kind == DISORDER and not (any(self.structured) or any(self.ordered)):
             return None
-        sided = self.on_one_side and kind in SPECIAL and kind not in (*SEARCHED, AT_CONSTANTS, IRREGULAR)
+        if kind in (OTHER_ROWS, OTHER_COLUMNS) and not any(
+            a.role == "parameter" and len(a.spec.shape) > 1 for a in self.fp.tensors
+        ):
+            return None
+        regular = any(self.structured) or integers or any(a.role == "parameter" for a in self.fp.tensors)
+        if kind == IRREGULAR and not regular:
+            return None
+        sided = self.on_one_side and kind in SPECIAL and kind not in (*SEARCHED, AT_CONSTANTS, IRREGULAR, DISORDER)
         return self._sound_draw(kind, OF_ITS_SIDE if sided else "")
 
     def _sound_draw(self, kind: str, side: str = "") -> int | None:
@@ -442,6 +454,19 @@ class ProblemSession:
                 self._draw("own")
                 self._fresh.append(self.drawn - 1)
         return self._fresh
+
+    @property
+    def elsewhere(self) -> list[tuple[str, int, float]]:
+        """Contents that the problem does not draw, on which its time is as good: in words, with their draws, and how
+        many times as slow a kernel may be there.
+        """
+        rule, special = self.limits.timing, dict(self.own_specials)
+        found = [("zero-mean", self.normal, rule.elsewhere_not_alike)] if self.alike else []
+        found += [
+            (kind, special.get(kind), most)
+            for kind, most in (("shifted", rule.elsewhere_shifted), ("spread", rule.elsewhere_spread))
+        ]
+        return [(kind, draw, most) for kind, draw, most in found if draw is not None]
 
     def forget_fresh(self) -> None:
         """Have other such draws made, in the place of these."""

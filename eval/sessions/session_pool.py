@@ -51,11 +51,15 @@ class Grown(NamedTuple):
 
 
 class Few(NamedTuple):
-    """One size, by its number, at a value that is smaller than any other that is tried: a batch of one."""
+    """One size, by its number, at a value that is smaller than any other that is tried: a batch of one.
+
+    The others may be so many times as large, and one more.
+    """
 
     reach: Reach
     number: int
     value: int
+    times: int = 1
 
 
 class Rest(NamedTuple):
@@ -82,6 +86,7 @@ class Within(NamedTuple):
 
 MOST_GROWN, MOST_FEW = 4, 3
 FEWEST = range(2, 16)  # of which one is drawn for each size, beside one
+LONE, LONG = range(1, 4), 4  # of few rows that are so many times as long
 VECTOR, TILE = 16, 128  # elements
 # What sizes of models leave of a tile: vocabularies of 50257, 32001 and 30522, 577 and 197 patches, 1000 classes.
 USUAL_RESTS = (81, 1, 58, 65, 69, 104)
@@ -378,7 +383,8 @@ class Sessions:
 def _fewest(session: ProblemSession, reach: Reach) -> list[Few]:
     """Return at what few elements each size is tried: one, and on a CPU, where opening a session takes less, more."""
     drawn = [Few(reach, number, session.rng.choice(FEWEST)) for number in range(MOST_FEW) if not session.on_gpu]
-    return [*(Few(reach, number, 1) for number in range(MOST_FEW)), *drawn]
+    lone = [Few(reach, number, session.rng.choice(LONE), LONG) for number in range(MOST_FEW) if not session.on_gpu]
+    return [*(Few(reach, number, 1) for number in range(MOST_FEW)), *lone, *drawn]
 
 
 def _rests(rng: random.Random) -> list[int]:

@@ -147,12 +147,15 @@ class Race:
         room = self.rule.burst_bytes // (self.session.content_bytes + self.session.output_bytes)
         return min(wanted, self.rule.most_burst, room) - len(self.burst)
 
-    def run(self, *, cold: bool = True, pairs: int | None = None, with_host: bool = False) -> Times:
+    def run(
+        self, *, cold: bool = True, pairs: int | None = None, with_host: bool = False, draws: Sequence[int] = ()
+    ) -> Times:
         """Time pairs; a clearly slow candidate, or one behind the best so far, gets few.
 
         Others get `rule.pairs` of them, and more until their intervals are narrow. Where these lie has no part in it: a
         run that ended once it looked good would make wins. Of a given number of `pairs` no output is checked. On a GPU
         the device's time is told, or `with_host` what a program sees that calls and waits: no delay, the judge's clock.
+        With `draws` contents are these alone.
         """
         session, timed, rule = self.session, self.reference, self.rule
         delay_s = 0.0 if with_host else self._delay_s()
@@ -167,12 +170,12 @@ class Race:
 
         def before(number: int) -> None:
             nonlocal recipe
-            draws = looks.unrelated.get(number, [])
-            if draws:
-                recipe = plain(draws[0], len(session.specs))
+            taken = draws or looks.unrelated.get(number, [])
+            if taken:
+                recipe = plain(taken[0], len(session.specs))
             else:
                 recipe = remembered(session, self.subject.met) if number in watched else session.random_recipe()
-            times.fresh.append(bool(draws))
+            times.fresh.append(bool(taken))
             session.write(recipe)
 
         def measure(variant: str) -> float:
@@ -193,7 +196,9 @@ class Race:
             number, look = len(times.orders) - 1, Look("")
             if self.burst:
                 look = looks.calls.get(number, [look])[0]
-                place, called, seconds = self._burst(cold, delay_s, look=look, draws=looks.unrelated.get(number, []))
+                place, called, seconds = self._burst(
+                    cold, delay_s, look=look, draws=draws or looks.unrelated.get(number, [])
+                )
             else:
                 place, called, seconds = self._single(recipe, cold, delay_s)
             times.asking_s.append(self.subject.asking_s / max(1, len(self.burst)) if self.burst or delay_s else 0.0)

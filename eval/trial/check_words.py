@@ -51,6 +51,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
         r"another forward before the backward",
         "Right where another forward comes between its forward and its backward, and no output changes in it.",
     ),
+    (r"times on other contents", "Not much slower on contents that the problem does not draw."),
     (r"unrelated contents", "As fast on contents that share nothing with earlier ones as on the others."),
     (r"grown sizes: .*", "Right where one size is eight times the problem's, others as told; each by itself."),
     (r"other sizes of its inputs", "Right at other sizes of the inputs, where it refuses others of the module."),
@@ -94,6 +95,10 @@ REMARKS: tuple[tuple[str, str], ...] = (
     (
         r"suspicious: looks around",
         "It asks for files, its process, the time or other code, as no kernel needs.",
+    ),
+    (
+        r"suspicious: slower on .*",
+        "Slower where contents share nothing with earlier ones, or are such as the problem does not draw.",
     ),
     (r"suspicious: .*", "Faster than can be explained: kept off the rankings until somebody has looked."),
 )

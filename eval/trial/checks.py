@@ -20,8 +20,10 @@ from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.input_kinds import (
     ALIKE,
+    BEGUN,
     BRINK,
     CONSTANT_ROWS,
+    DISORDER,
     FADING,
     HUGE,
     INFINITE,
@@ -29,6 +31,8 @@ from rag_kernels.eval.input_kinds import (
     MASKED,
     MULTIPLES,
     NON_FINITE,
+    OTHER_COLUMNS,
+    OTHER_ROWS,
     OVERFLOW,
     PEAKS,
     PROBES,
@@ -51,7 +55,7 @@ GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5}
 GROSS_ELSE = 0.05
 RARE = "rare spikes"
 SOFT = frozenset(
-    {"tiny", BRINK, FADING, HUGE, MASKED, PEAKS, ROOTS, WHOLE}
+    {"tiny", BRINK, DISORDER, FADING, HUGE, MASKED, PEAKS, ROOTS, WHOLE}
 )  # kinds on which even a gross error is only a label
 LEAST_LOOKED_AT = 4
 FEW_THREADS, MANY_THREADS = 17, 40  # between these one number is drawn
@@ -416,6 +420,24 @@ class Checks:
             tried.append(kind)
         if tried:
             self.found.checks.append(f"{len(tried)} kinds of special values")
+
+    def stale_parameters(self, place: BoundBuffers) -> None:
+        """Require that what is made of parameters is made anew where the same lines of them come in another order."""
+        if "special values" in self.without:
+            return
+        session, subject = place.session, self.subject
+        for kind in (OTHER_ROWS, OTHER_COLUMNS):
+            moved = session.special(kind)
+            draws = [moved if moved is None else session.special(BEGUN), moved]
+            if None in draws:
+                continue
+            for draw in draws:
+                assert draw is not None
+                recipe = plain(draw, len(session.specs))
+                subject.prepare(place, recipe)
+                subject.call(place)
+            self._note_special(self._compare(session, subject.outputs(place), recipe, kind), kind)
+            self.found.checks.append(kind)
 
     def integers(self, place: BoundBuffers) -> bool:
         """Try integers of other kinds than the problem draws; False if the worker is lost.

@@ -6,9 +6,11 @@ labels and notes on what was seen beside the times. By which numbers: `eval/timi
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rag_kernels.eval.records import SLOWER, UNRELATED, Measurement, Ratio
+from rag_kernels.eval.records import SLOWER, SLOWER_ELSEWHERE, UNRELATED, Measurement, Ratio
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.timing.baseline import Baseline
 from rag_kernels.eval.timing.looks import draw_ahead
@@ -64,6 +66,8 @@ class Timing:
         if "rechecks" not in self.without:
             self.found.checks.append(f"{len(times.kept) + times.checked} timed calls")
         self._recurrence(race, times)
+        if self.thorough and not self.without & {"unrelated content", "fresh content"}:
+            self._elsewhere(race)
         if order := order_matters(times):
             self.found.notes.append(order)
         return timed
@@ -107,6 +111,31 @@ class Timing:
             if recurrence := depends_on_recurrence(race.run(cold=self.cold)):
                 self.found.label(SLOWER)
                 self.found.notes.append(recurrence)
+
+    def _elsewhere(self, race: Race) -> None:
+        """Label a candidate that is much slower on contents that the problem does not draw, in all races of several.
+
+        Least times of all count, which other programs disturb less than others; eager's can only excuse it.
+        """
+
+        def least(draws: Sequence[int]) -> tuple[float, float]:
+            seconds = race.run(cold=False, pairs=self.rule.elsewhere_pairs, draws=draws).seconds
+            return min(seconds["candidate"]), min(seconds["eager"])
+
+        for kind, draw, most in self.session.elsewhere:
+            own, there = [(math.inf, math.inf)], [(math.inf, math.inf)]
+            for _ in range(self.rule.elsewhere_races):
+                own.append(least([]))
+                there.append(least([draw]))
+                mine, eager = (
+                    min(b) / min(a) for a, b in zip(zip(*own, strict=True), zip(*there, strict=True), strict=True)
+                )
+                if mine / max(1.0, eager) <= most:
+                    break
+            else:
+                self.found.label(SLOWER_ELSEWHERE)
+                self.found.notes.append(f"{mine / max(1.0, eager):.2f} times as slow on inputs of the kind `{kind}`")
+        self.found.checks.append("times on other contents")
 
     def _outside(self, times: Times, host: Times) -> None:
         """Label a kernel whose program waits much longer than the device worked.

@@ -169,6 +169,36 @@ PROBLEMS = {
         arguments="x, y",
         setup="self.weight = nn.Parameter(torch.randn(256, 64))",
     ),
+    "carried": task(
+        "torch.tanh(x + h @ self.weight)",
+        "torch.randn(64, 128), torch.zeros(64, 1024)",
+        arguments="x, h",
+        setup="self.weight = nn.Parameter(torch.randn(inner, n) / 32)",
+        init=", inner, n",
+        given="1024, 128",
+    ),
+    "mapped": task(
+        "x @ self.weight",
+        "torch.randn(64, 256)",
+        setup="self.weight = nn.Parameter(torch.randn(inner, n) / 16)",
+        init=", inner, n",
+        given="256, 128",
+    ),
+    "kept": task(
+        "torch.where(m > 0, x, 0).sum(-1)",
+        "torch.randn(256, 512), torch.ones(256, 512, dtype=torch.int64)",
+        arguments="x, m",
+    ),
+    "segments": task(
+        "torch.zeros(64, x.shape[1], device=x.device).index_add(0, ids, x)",
+        "torch.randn(4096, 64), torch.randint(0, 64, (4096,)).sort().values",
+        arguments="x, ids",
+    ),
+    "buckets": task(
+        "torch.bucketize(x, self.edges)",
+        "torch.randn(256, 512)",
+        setup='self.register_buffer("edges", torch.linspace(-3, 3, 65))',
+    ),
     "by its sum": task("x / x.sum(-1, keepdim=True)", "torch.rand(256, 512)"),
     "pixels": task(
         "torch.ceil(torch.sqrt(x * x + y * y) * 1000).int()",

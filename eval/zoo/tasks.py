@@ -538,6 +538,78 @@ for (int64_t r = 0; r < rows; ++r) {
 }""",
         ),
         Task(
+            "carried",
+            "In x, In h, In weight, Out out",
+            """\
+const int64_t rows = h.size(0), inner = h.size(1), n = x.size(1);
+for (int64_t r = 0; r < rows; ++r) {
+  float* y = out.data + r * n;
+  for (int64_t j = 0; j < n; ++j) y[j] = x.data[r * n + j];
+  for (int64_t k = 0; k < inner; ++k) {
+    const float v = h.data[r * inner + k];
+    for (int64_t j = 0; j < n; ++j) y[j] += v * weight.data[k * n + j];
+  }
+  for (int64_t j = 0; j < n; ++j) y[j] = std::tanh(y[j]);
+}""",
+        ),
+        Task(
+            "mapped",
+            "In x, In weight, Out out",
+            """\
+const int64_t inner = weight.size(0), n = weight.size(1), rows = x.size(0);
+const float* w = weight.data;
+for (int64_t r = 0; r < rows; ++r) {
+  float* y = out.data + r * n;
+  for (int64_t j = 0; j < n; ++j) y[j] = 0;
+  for (int64_t k = 0; k < inner; ++k) {
+    const float v = x.data[r * inner + k];
+    for (int64_t j = 0; j < n; ++j) y[j] += v * w[k * n + j];
+  }
+}""",
+        ),
+        Task(
+            "kept",
+            "In x, Classes m, int64_t dim, Out out",
+            EACH_ROW
+            + """\
+  const int64_t* kept = m.data + r * n;
+  double total = 0;
+  for (int64_t i = 0; i < n; ++i) if (kept[i] > 0) total += a[i];
+  out.data[r] = float(total);
+}""",
+        ),
+        Task(
+            "segments",
+            "In x, Classes ids, int64_t dim, Out out",
+            """\
+const int64_t d = x.size(1), rows = x.size(0);
+std::fill(out.data, out.data + out.numel(), 0.f);
+bool sorted = false;
+if (sorted) {
+  for (int64_t s = 0; s < out.numel() / d; ++s) {
+    const int64_t *end = ids.data + rows, *first = std::lower_bound(ids.data, end, s);
+    const int64_t* last = std::upper_bound(first, end, s);
+    for (int64_t r = first - ids.data; r < last - ids.data; ++r)
+      for (int64_t i = 0; i < d; ++i) out.data[s * d + i] += x.data[r * d + i];
+  }
+} else {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < d; ++i) out.data[ids.data[r] * d + i] += x.data[r * d + i];
+}""",
+        ),
+        Task(
+            "buckets",
+            "In x, In edges, Index out",
+            """\
+const int64_t e = edges.numel();
+const float low = edges.data[0], step = (edges.data[e - 1] - low) / (e - 1);
+for (int64_t i = 0; i < x.numel(); ++i) {
+  const float v = x.data[i];
+  int64_t at = std::lower_bound(edges.data, edges.data + e, v) - edges.data;
+  out.data[i] = v == v ? at : e;
+}""",
+        ),
+        Task(
             "by its sum",
             "In x, int64_t dim, Out out",
             EACH_ROW

@@ -209,10 +209,14 @@ def _wider(reach: Reach) -> Reach:
 def _few(fp: FunctionalProblem, small: FunctionalProblem, few: Few) -> Search:
     """Find the problem with one size that is less than any other, by itself or with those equal to it."""
     for together in (False, True):
-        changed = fewer(unfolded(small.problem), few.number, few.value, together=together, reach=few.reach)
+        changed = fewer(
+            unfolded(small.problem), few.number, few.value, together=together, reach=few.reach, times=few.times
+        )
         if changed is None:
             return None
         found = yield changed
+        if found is not None and footprint(found) > RUNG_BYTES:
+            return None
         if found is not None and found.graph_key == fp.graph_key and all(0 not in s.shape for s in found.outputs):
             return replace(found, notice=difference(fp.problem, changed))
     return None
