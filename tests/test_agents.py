@@ -125,6 +125,10 @@ def test_an_agent_describes_writes_judges_and_finds_again(home: Path) -> None:
         assert wrong["results"][0]["verdict"] == "wrong" and wrong["results"][0]["wrong_on"]
         assert "the numbers are wrong" in wrong["results"][0]["feedback"] and "limit" not in json.dumps(wrong)
 
+        few = WRONG.replace("double factor, ", "").replace("float(factor)", "2.0f")
+        crashed = result(await client.call_tool("judge_kernel", {"problem": "relu.py", "source": few}))["results"][0]
+        assert few != WRONG and crashed["verdict"] == "crashed" and problem["kernel_signature"] in crashed["feedback"]
+
         found = result(await client.call_tool("search_kernels", {"problem": "relu.py", "count": 3}))["result"]
         assert found[0]["kernel_id"] == confirmed["kernel_id"] and found[0]["trust"] == "confirmed"
         source = await text(client, found[0]["uri"])

@@ -272,6 +272,8 @@ def test_every_verdict_is_explained(verdict: Verdict, says: str) -> None:
     problem = factories.problem()
     text = explain.explain(verdict, device=factories.device(), features=problem.features)
     assert says in text and ".." not in text.replace("...", "")
+    alone = explain.explain(verdict, device=factories.device(), features=problem.features, signature="void f();")
+    assert alone == text.replace("Compare it with the signature above.", "The signature is:\n\n```cpp\nvoid f();\n```")
     [line] = explain.history([factories.attempt(verdict=verdict, idea="an idea")])
     assert line.startswith("#1 ") and line.endswith("Idea: an idea") and "\n" not in line
 

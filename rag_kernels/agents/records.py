@@ -159,7 +159,9 @@ def judged_kernel(attempt: Attempt, *, precision: str = "strict") -> JudgedKerne
     """Return what the judge found of a candidate, with what to look at next."""
     judged, features = attempt.judged, attempt.problem.features
     verdict, kernel_id = judged.verdict, attempt.candidate.id
-    feedback = _LIMIT.sub("", explain(verdict, device=judged.device, features=features, precision=precision))
+    call = signature(attempt.problem, judged.device.backend)
+    account = explain(verdict, device=judged.device, features=features, precision=precision, signature=call)
+    feedback = _LIMIT.sub("", account)
     base = JudgedKernel(kernel_id, kernel_uri(kernel_id), verdict_name(verdict), feedback)
     if isinstance(verdict, Wrong):
         return replace(

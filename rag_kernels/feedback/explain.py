@@ -76,8 +76,13 @@ def timing(m: Measurement) -> str:
     )
 
 
-def explain(verdict: Verdict, *, device: Device, features: Features, precision: str = "strict") -> str:
-    """Return a paragraph on what happened to a candidate, which ends with what to look at."""
+def explain(
+    verdict: Verdict, *, device: Device, features: Features, precision: str = "strict", signature: str = ""
+) -> str:
+    """Return a paragraph on what happened to a candidate, which ends with what to look at.
+
+    `signature` is for readers who do not have the kernel's signature above the paragraph.
+    """
     match verdict:
         case Passed():
             told = [note for note in verdict.notes if not note.startswith(OF_JUDGING)]
@@ -99,9 +104,12 @@ def explain(verdict: Verdict, *, device: Device, features: Features, precision: 
             )
         case Crashed():
             log = f"\n\n```\n{trim_log(verdict.log)}\n```" if verdict.log.strip() else ""
-            hint = (
-                "Compare it with the signature above." if verdict.raised else "Look for reads and writes out of bounds."
+            right = (
+                f"The signature is:\n\n```cpp\n{signature}\n```"
+                if signature
+                else "Compare it with the signature above."
             )
+            hint = right if verdict.raised else "Look for reads and writes out of bounds."
             return f"It crashed: {_sentence(verdict.reason)} {hint}{log}"
         case TimedOut():
             return (

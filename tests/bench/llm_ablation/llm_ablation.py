@@ -21,6 +21,7 @@ import argparse
 import gzip
 import hashlib
 import json
+import math
 import random
 import re
 import shlex
@@ -308,7 +309,8 @@ def kept(one: Outcome) -> float:
 
 
 def told(interval: Interval) -> str:
-    return f"{interval.mean:.2f} ({interval.low:.2f} to {interval.high:.2f})"
+    """Return an interval in words; nothing where no problem has both sides."""
+    return "" if math.isnan(interval.mean) else f"{interval.mean:.2f} ({interval.low:.2f} to {interval.high:.2f})"
 
 
 def main() -> None:
