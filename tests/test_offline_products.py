@@ -82,3 +82,17 @@ def test_a_cuda_product_serves_sizes_that_are_not_aligned(
     assert plan is not None and "float4*>" in plan.candidate.source
     assert ("multiply(part" in plan.candidate.source) == bool(tensor)
     assert worst_ratio(odd, numbers.caller(plan, odd, tmp_path)) < numbers.RATIO
+
+
+def test_no_nest_runs_over_more_than_it_computes(tmp_path: Path) -> None:
+    """A product below a mean beside the input itself, one in two orders and a sum, and one with a constant row."""
+    body = (
+        "p = x @ y; m = F.gelu(p.mean(1, keepdim=True)) + x; r = x.exp() @ y; q = r * torch.sigmoid(r); "
+        "s = x.sum(1, keepdim=True).expand(-1, 40); return m, q @ y, q.t() @ x, q.sum(0), s.t() @ x"
+    )
+    fp = functional("no_more", Case(body, "torch.randn(48, 64)", "torch.randn(64, 64) / 8"))
+    plan = write(fp, CpuParameters(products=2))
+    assert plan is not None and worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+    notes = re.findall(r"^  // (.*): (.*)$", plan.candidate.source, re.MULTILINE)
+    assert sum("products of" in what for _, what in notes) == 4, notes
+    assert not any(what in ("n5 x n0 elements", "n6 x n0 elements") for _, what in notes), notes

@@ -178,13 +178,15 @@ class CudaRegion(ReduceLoops):
 
     @property
     def bounds(self) -> str:
-        """Return launch bounds for rows of many sums or many tensors.
+        """Return launch bounds for rows and columns of many sums or many tensors.
 
         Each takes registers, and a block whose threads want more than there are cannot be launched. Where they are few
         nvcc is left alone.
         """
-        many = self.sums() > FEW_SUMS or len(self.buffers()) > FEW_BUFFERS
-        return "__launch_bounds__(ROW_THREADS, 1) " if many and self.nest.schedule == "row" else ""
+        if self.sums() <= FEW_SUMS and len(self.buffers()) <= FEW_BUFFERS:
+            return ""
+        most = {"row": "ROW_THREADS", "column": "32 * TEAM"}.get(self.nest.schedule)
+        return f"__launch_bounds__({most}, 1) " if most else ""
 
     def sums(self) -> int:
         """Return the number of reductions."""

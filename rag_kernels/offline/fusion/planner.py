@@ -103,13 +103,13 @@ class Planner:
 
     def store(self, buffer: str, value: ir.Value, slot: ir.Slot | None = None) -> None:
         """Add the region that writes a value, after the regions of the reductions that it cannot hold."""
-        value = rewrite(value, self.stored.get)
+        value = rewrite(rewrite(value, self.stored.get), self.narrowed)
         root = ir.tree_atoms(value) | {a for g in value.dims for a in ir.leaves(g)}
         found = reductions(value)
         main = None
         for reduction in found:
             outer, reduced = key_of(reduction)
-            if root <= outer | reduced:
+            if outer <= root <= outer | reduced:  # one inside another reduction may have loops that this value has not
                 main = (outer, reduced)
         alone = self.products_apart(found, main, value)
         loops = main[0] | main[1] if main else frozenset(root)
@@ -120,6 +120,23 @@ class Planner:
         )
         outer, reduced = main or (frozenset(root), frozenset())
         self.add(Region({buffer: value}, ordered(outer), ordered(reduced), {buffer: slot} if slot else {}))
+
+    def narrowed(self, value: ir.Value) -> ir.Value | None:
+        """Return a reduction of what is expanded as one of what is not, stored first and expanded; None for others."""
+        if not isinstance(value, ir.Reduce):
+            return None
+        own = ir.tree_atoms(value)
+
+        def laid(groups: tuple[ir.Group, ...], loops: set[ir.Atom]) -> tuple[ir.Group, ...]:
+            return tuple(tuple(leaf for leaf in ir.leaves(group) if leaf in loops) for group in groups)
+
+        dims = laid(value.dims, own)
+        if dims == tuple(map(ir.leaves, value.dims)) or not own <= {leaf for group in dims for leaf in group}:
+            return None
+        read = laid(value.arg.dims, own.union(ir.leaves(value.over)))
+        arg = ir.Op(read, value.arg.dtype, Operator.SAME, (value.arg,))
+        narrow = self.load_of(replace(value, dims=dims, arg=arg))
+        return ir.Op(value.dims, value.dtype, Operator.SAME, (narrow,))
 
     def is_stored_first(self, value: ir.Value, loops: frozenset[ir.Atom], inner: frozenset[ir.Atom]) -> bool:
         """Return whether a value is worth storing before a region of these loops: it has few elements, of which each is

@@ -44,8 +44,13 @@ class Region:
             if isinstance(value, ir.Reduce | ir.Scan) and not key_of(value)[1] <= reduced:
                 raise IllFormed(f"The planner put {told(value)} into a nest that does not have its loops.")
         for value in self.stores.values():
-            if not {leaf for group in value.dims for leaf in ir.leaves(group)} <= reduced.union(self.outer):
+            stored = {leaf for group in value.dims for leaf in ir.leaves(group)}
+            if not stored <= reduced.union(self.outer):
                 raise IllFormed(f"The planner stores {told(value)} from a nest that does not have its loops.")
+            if not stored >= set(self.outer):
+                raise IllFormed(
+                    f"The planner stores {told(value)} over and over, from a nest that has other loops too."
+                )
 
     def dims(self, buffer: str) -> tuple[ir.Group, ...]:
         """Return one group of atoms for each dimension of a buffer that the region writes."""

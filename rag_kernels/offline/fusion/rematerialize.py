@@ -15,6 +15,7 @@ from functools import reduce
 from math import prod
 
 from rag_kernels.eval.records import TensorSpec
+from rag_kernels.offline.fusion.products import tile_of
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.patterns import strip
@@ -118,15 +119,21 @@ class _Reader:
         return self.loading(value, last)[0]
 
     def loading(self, value: ir.Value, last: int) -> tuple[ir.Value, frozenset[str]]:
-        """Return the value with loads of what the steps up to `last` stored, and their buffers."""
+        """Return the value with loads of what the steps up to `last` stored, and their buffers.
+
+        What has a product in tiles and is read by a reduction over its elements is loaded whenever it was stored: the
+        product would be computed again, in another nest.
+        """
         reads: dict[ir.Value, frozenset[str]] = {}
+        reduced = {w for v in ir.walk(value) if isinstance(v, ir.Reduce | ir.Scan) for w in ir.walk(v) if w is not v}
 
         def load(v: ir.Value) -> ir.Value | None:
             below = strip(v)
             if below not in self.stored or below is strip(value):
                 return None
             step = self.stored[below]
-            if self.places[step.buffer] > last:
+            again = v in reduced and any(tile_of(w) for w in ir.walk(below))
+            if self.places[step.buffer] > last and not again:
                 return None
             reads[v] = frozenset([step.buffer])
             dims = tuple(_as_one(group) for group in step.value.dims)

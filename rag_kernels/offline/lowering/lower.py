@@ -22,7 +22,7 @@ from rag_kernels.offline.ir.dtypes import ITEMSIZE, is_float
 from rag_kernels.offline.ir.expressions import Expr, Pointwise, add, apply, cast_value, mul
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.parameters import Number, numbers
-from rag_kernels.offline.ir.patterns import NARROWED, before_rounding, sixteen_bits
+from rag_kernels.offline.ir.patterns import NARROWED, before_rounding, sixteen_bits, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.wellformed import Checker
 
@@ -370,6 +370,24 @@ class Lowering:
         """Return the value as a load with loops of its own, stored now if it was not."""
         name = self.store(value)
         return ir.load(name, self.specs[name].shape, self.specs[name].dtype)
+
+    def reload_laid(self, value: ir.Value) -> ir.Value:
+        """Return the value as a load with loops of its own: of what is stored already in another order of dimensions if
+        there is such, and of one element along the dimensions in which it is expanded."""
+        groups, own = [ir.leaves(group) for group in value.dims], ir.tree_atoms(value)
+        if any(group and own.isdisjoint(group) for group in groups):
+            narrow = self.with_dims(value, tuple(() if own.isdisjoint(group) else group for group in groups))
+            found = self.reload_laid(narrow)
+            wide = zip(found.dims, groups, strict=True)
+            return self.with_dims(found, tuple(group if own.isdisjoint(group) else mine for mine, group in wide))
+        for (kept, dtype), name in self.kept.items():
+            laid = [ir.leaves(group) for group in kept.dims]
+            if strip(kept) is not strip(value) or dtype != self.storage.get(value, value.dtype):
+                continue
+            if all(groups) and len(set(groups)) == len(groups) and set(laid) == set(groups):
+                again = ir.load(name, self.specs[name].shape, dtype)
+                return self.with_dims(again, tuple(again.dims[laid.index(group)] for group in groups))
+        return self.reload(value)
 
     def stored(self, value: ir.Value) -> ir.Load:
         """Return the value as a load: itself if it is one."""

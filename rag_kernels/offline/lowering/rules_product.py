@@ -34,7 +34,7 @@ FEW_LANES = 64  # rows of a block of products, so that weights are dequantised o
 def operand(lowering: Lowering, value: ir.Value) -> ir.Value:
     """Return a factor, stored first if it costs more than a few operations: it is read many times."""
     if not is_cheap(value, loads=FEW_LOADS):
-        return lowering.reload(value)
+        return lowering.reload_laid(value)
     if value.dtype != "float32":
         raise ir.Unfusable(f"a product of {value.dtype}")
     return value
