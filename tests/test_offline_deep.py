@@ -183,6 +183,16 @@ def test_names_alone_make_no_other_kernel() -> None:
     assert anonymous("f_22", swapped) != anonymous("f_22", other)
 
 
+def test_columns_of_many_tensors_leave_registers_for_their_block() -> None:
+    init = "self.b = nn.ParameterList(nn.Parameter(torch.rand(64, 80)) for _ in range(14))"
+    body = "import math; t = math.prod([*self.b], start=x); return t.sum(0) + y"
+    plan = write(
+        functional("columns", Case(body, "torch.randn(64, 80)", "torch.randn(80)", init=init)), CudaParameters()
+    )
+    assert plan is not None and "column" in plan.schedules
+    assert "__launch_bounds__(32 * TEAM, 1) " in {bounds for bounds, _ in kernels(plan.candidate.source).values()}
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 def test_a_row_of_many_sums_leaves_registers_for_its_block(tmp_path: Path) -> None:
     """A kernel of 1024 threads with more than 64 registers each cannot be launched."""
