@@ -149,6 +149,18 @@ def _ordered(
     return [held[a.path.removeprefix("forward_model.")] for a in step.tensors if a.role == "parameter"]
 
 
+def test_places_of_what_a_reduction_chose_are_saved_though_the_forward_returns_none() -> None:
+    """The backward of a maximum would look for it again."""
+    text = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x): return x.max(1).values * 2\n"
+    text += "def get_inputs(): return [torch.randn(5, 7, requires_grad=True)]\ndef get_init_inputs(): return []\n"
+    with kept_workers() as workers:
+        found = functionalize(training_step(Problem("most", text)), workers=workers)
+    half = halves(found, DEAR)
+    (places,) = (argument.spec for argument in half.backward.tensors if argument.name in half.saved)
+    assert places == TensorSpec((5,), "int64") and not any("max" in node.op for node in half.backward.nodes)
+    assert half.forward.results[1:] == half.saved
+
+
 def test_what_is_saved_is_a_parameter_of_the_writer(step: FunctionalProblem) -> None:
     saved = {saving: halves(step, saving) for saving in (NOTHING, DEAR, EVERYTHING)}
     assert saved[NOTHING].saved == () and len(saved[DEAR].saved) == 2  # the product, and the mean of each row

@@ -39,6 +39,7 @@ def halves(fp: FunctionalProblem, saving: int) -> Halves:
     outputs, gradients = fp.results[: fp.step.outputs], fp.results[fp.step.outputs :]
     by_name = {node.name: node for node in fp.nodes}
     own = _needed(outputs, by_name)
+    own |= {node.name for node in fp.nodes if node.op == "getitem" and own & set(refs_of(node))}
     behind = _behind({a.name for a in grads}, fp.nodes)
     specs = specs_of(fp)
 
