@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,3 +85,11 @@ def test_vector_math_is_within_a_few_ulp(tmp_path: Path) -> None:
             exact = getattr(torch, name)(x.double())
             ulp = torch.abs(ours.double() - exact) / (torch.abs(exact) * 2.0**-23).clamp_min(1e-45)
             assert float(ulp[exact.isfinite()].max()) < 4, (name, low, high)
+
+
+def test_powers_that_gradients_have_need_no_logarithm(tmp_path: Path) -> None:
+    body = "return x ** 1.0 * 2, x.pow(-2), x ** 3 + y ** -0.5, x.abs() ** 0.5, x.round().long() ** 1"
+    fp = functional("powers", Case(body, "torch.randn(9, 40)", "torch.rand(40) + 0.5"))
+    plan = write(fp, CpuParameters())
+    assert plan is not None and not re.search(r"\bpow\(|rk_pow", plan.candidate.source)
+    assert worst_ratio(fp, caller(plan, fp, tmp_path)) < RATIO

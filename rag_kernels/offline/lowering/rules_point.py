@@ -47,7 +47,15 @@ from rag_kernels.offline.lowering.arguments import graph_dtype, operand_dtype, o
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_shape import pieces
 
-POWERS: dict[float, Pointwise] = {2: square, 3: lambda x: x * x * x, -1: reciprocal, 0.5: sqrt, -0.5: rsqrt}
+POWERS: dict[float, Pointwise] = {
+    1: lambda x: x,
+    2: square,
+    3: lambda x: x * x * x,
+    -1: reciprocal,
+    -2: lambda x: 1 / square(x),
+    0.5: sqrt,
+    -0.5: rsqrt,
+}
 """Exponents that need no logarithm."""
 
 
