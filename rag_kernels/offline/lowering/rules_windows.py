@@ -17,7 +17,7 @@ from rag_kernels.offline.ir.expressions import Expr, both, div, maximum, minimum
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.computed import at
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.rules_pool import PASS_TAPS, UNIT, Window, counts, per_dimension
+from rag_kernels.offline.lowering.rules_pool import PASS_TAPS, UNIT, Window, counts, per_dimension, pooled
 from rag_kernels.offline.lowering.rules_reduce import mean_of
 
 
@@ -91,14 +91,18 @@ def avg_pool_backward(rank: int) -> Rule:
         ceil, padded, divisor = given(node, 5), given(node, 6), given(node, 7)
         windows = [Window(*each) for each in zip(sizes, strides, pads, strict=True)]
         lead = len(shape) - rank
-        if divisor is not None or (not ceil and (padded or not any(pads))):
-            share = lowering.op(lambda grad: grad / (divisor or math.prod(sizes)), grad)
-        else:
+        share, whole = grad, divisor or math.prod(sizes)
+        alike = divisor is not None or (not ceil and (padded or not any(pads)))
+        if not alike:
             source = [() if n == 1 else (ir.Atom(n),) for n in shape[lead:]]
             places = counts(lowering, grad.dims[lead:], source, windows, padded)
             share = lowering.op(div, grad, lowering.cast(places, grad.dtype))
-        moved = [(lead + i, w) for i, w in enumerate(windows) if (w.size, w.stride, w.pad) != UNIT]
-        return summed(lowering, share, [backwards(dim, shape[dim], w) for dim, w in moved])
+        if all(w.stride == 1 and w.pad < w.size for w in windows):  # sums over windows too
+            total = pooled(lowering, share, Kind.SUM, [Window(w.size, 1, w.size - 1 - w.pad) for w in windows], shape)
+        else:
+            moved = [(lead + i, w) for i, w in enumerate(windows) if (w.size, w.stride, w.pad) != UNIT]
+            total = summed(lowering, share, [backwards(dim, shape[dim], w) for dim, w in moved])
+        return lowering.op(lambda total: total / whole, total) if alike else total
 
     return rule
 
