@@ -136,7 +136,8 @@ CASES = {
         "a = back(x, y, [3, 3], [1, 1], [1, 1], False, True, None), back(x, y, [7, 7], [1, 1], [3, 3], False, False, "
         "None); "
         "b = back(x[:, :, :10, :9], y, [3, 4], [2, 2], [1, 1], False, False, None); "
-        "return *a, b, torch.ops.aten._adaptive_avg_pool2d_backward(x[:, :, :7, :5], y)",
+        "c = back(x[:, :, :6, :6], y, [3, 3], [3, 3], [0, 0], False, True, None); "
+        "return *a, b, c, torch.ops.aten._adaptive_avg_pool2d_backward(x[:, :, :7, :5], y)",
         "torch.randn(2, 3, 20, 18)",
         "torch.randn(2, 3, 20, 18)",
     ),

@@ -6,7 +6,6 @@ and `of_backward()` is a table for recording. Knows nothing of problems.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,8 +16,8 @@ from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.overrides import TorchFunctionMode
 
-# Kept whole: a scatter or a table's gradient is one operator to a reader, and no sum of plain ones.
-_WHOLE = ("max_pool", "embedding", "unfold", "cudnn", "miopen")
+# Kept whole: a scatter, a table's or a pool's gradient is one operator to a reader, and no sum of plain ones.
+_WHOLE = ("max_pool", "avg_pool", "embedding", "unfold", "cudnn", "miopen")
 _BINCOUNT = torch.ops.aten.bincount.default
 _EQUAL = torch.ops.aten.equal.default
 _ASKED = frozenset[Any]({torch.equal, Tensor.equal, torch.ops.aten.equal, _EQUAL})
@@ -101,8 +100,6 @@ def of_backward() -> dict[Any, Callable[..., Any]]:
     known = {op: rule for op, rule in decomposition_table.items() if wanted(op)}
     own: dict[Any, Callable[..., Any]] = {
         torch.ops.aten._safe_softmax.default: _safe_softmax,
-        torch.ops.aten.avg_pool2d_backward.default: _avg_pool_backward,
-        torch.ops.aten.avg_pool3d_backward.default: _avg_pool_backward,
     }
     return known | own
 
@@ -111,33 +108,6 @@ def _safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tens
     """Return a softmax in which rows that are masked throughout are zeros: by its maximum, which softmax has too."""
     masked = x.amax(dim, keepdim=True) == -torch.inf
     return torch.where(masked, 0.0, torch.softmax(x, dim, dtype=dtype))
-
-
-def _avg_pool_backward(
-    grad: Tensor,
-    x: Tensor,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor: int | None,
-) -> Any:
-    """Return the gradient of windows that lie side by side: each element has a share of its window's."""
-    rank = len(kernel)
-    sizes, pooled = x.shape[-rank:], grad.shape[-rank:]
-    side_by_side = not stride or list(stride) == list(kernel)
-    if not side_by_side or any(padding) or any(n * k > size for n, k, size in zip(pooled, kernel, sizes, strict=True)):
-        return NotImplemented
-    share = grad / (divisor or math.prod(kernel))
-    lead = list(grad.shape[:-rank])
-    for n in range(rank):
-        share = share.unsqueeze(len(lead) + 2 * n + 1)
-    spread = share.expand([*lead, *(size for pair in zip(pooled, kernel, strict=True) for size in pair)])
-    whole = spread.reshape([*lead, *(n * k for n, k in zip(pooled, kernel, strict=True))])
-    beyond = [size - n * k for size, n, k in zip(sizes, pooled, kernel, strict=True)]
-    ends = [end for size in reversed(beyond) for end in (0, size)]
-    return torch.nn.functional.pad(whole, ends) if any(beyond) else whole
 
 
 @contextmanager
