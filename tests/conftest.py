@@ -15,6 +15,7 @@ import pytest
 from cli_home import RELU
 from support.kept import SHARED_CACHE, STAY_OPEN, checked_once, kept_judge, kept_workers, migrated, stocked
 
+from rag_kernels.cli import SELDOM
 from rag_kernels.eval.machine.device_lock import locks
 from rag_kernels.eval.records import Backend
 
@@ -26,6 +27,11 @@ LONG = """
     sanitize_composed sanitize_module mutation layers offline_order_scatter best ranges killed_anywhere sampling
     workloads offline_deep resume admission export_peers workload_search functionalize archive_bundle docs
 """.split()
+
+
+def pytest_configure() -> None:
+    """Look for garbage as seldom as commands do: after each 700 objects it took up to a sixth of a file's time."""
+    gc.set_threshold(*SELDOM)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
