@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, halved, worst_ratio
@@ -35,7 +37,7 @@ CASES = {
         Case("return x / x.abs().sum(0), x.amax(0) + y", "torch.randn(130, 40)", "torch.randn(40)"),
     ),
     "columns that are kept": (
-        "const int64_t k = threadIdx.y + 8 * j;",
+        "const int64_t k = part + 8 * j;",
         Case(
             "u = x.float(); m = u.mean(1, keepdim=True); v = (u - m).pow(2).mean(1, keepdim=True); "
             "return ((u - m) * torch.rsqrt(v + 1e-6)).to(x.dtype) * y[:, None], x.softmax(1), x.amax(1)",
@@ -308,6 +310,25 @@ def test_every_schedule_in_sixteen_bits(name: str, dtype: str, tmp_path: Path, m
     assert plan is not None and plan.candidate.tier == "kernel"
     assert about.format(C_TYPES[dtype]) in plan.candidate.source
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+
+
+def test_what_lies_outside_of_an_image_is_left_out_whatever_it_is_multiplied_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros stand there, which a thread adds up like the rest where weights are finite: seven rows of vectors."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    monkeypatch.setattr(region, "MANY_COLUMNS", 1)
+    body = "return F.conv2d(x, y, padding=3, groups=4)"
+    fp = functional("outside", halved(Case(body, "torch.randn(2, 4, 9, 16)", "torch.randn(4, 1, 7, 7)"), "bfloat16"))
+    plan = write(fp, SMALL)
+    assert plan is not None and "_off == 0.0f;" in plan.candidate.source
+    call = numbers.caller(plan, fp, tmp_path)
+    assert worst_ratio(fp, call) < RATIO
+    x, weights = torch.ones(2, 4, 9, 16), torch.ones(4, 1, 7, 7)
+    weights[1, 0, 0, 0] = 0.0
+    wanted = F.conv2d(x, weights, padding=3, groups=4)
+    wanted[:, 1, 3:, 3:] = weights[1, 0, 0, 0] = float("inf")
+    assert torch.equal(call(x.bfloat16(), weights.bfloat16())[0].float(), wanted)
 
 
 def test_rows_that_are_read_once_have_half_of_the_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,9 @@ from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 
-TEAM = 8  # threads that share columns
+TEAM = 8  # lanes of a warp that share columns: what they join they exchange without a barrier
 WIDTHS = (4, 2)  # columns of a thread
-VECTOR_BYTES = 8  # of a load: 32 threads side by side take 256 bytes of a row
+VECTOR_BYTES = 8  # of a load: a warp takes 32 bytes of each of eight rows
 MOST_BYTES = 384  # that a thread keeps
 FULL = 100  # blocks that keep a device busy
 
@@ -103,6 +103,9 @@ class KeptColumns(CudaRegion):
             return CudaRegion.store(self, buffer, scope)
         return [f"{self.targets[buffer]}[j].x[u] = {self.printer.emit(self.stores[buffer], scope)};"]
 
+    def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
+        return [f"{name} = of_lanes({name}, {functor}, {TEAM});" for name, functor, _ in found]
+
     def pass_loop(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
         return self.each_item([*body, *tail])
 
@@ -112,7 +115,7 @@ class KeptColumns(CudaRegion):
         return [
             "#pragma unroll",
             f"for (int j = 0; j < {self.items}; ++j) {{",
-            f"  const int64_t k = threadIdx.y + {TEAM} * j;",
+            f"  const int64_t k = part + {TEAM} * j;",
             f"  if (active && k < {self.total(self.nest.reduced)}) {{",
             *indent(indent(inside)),
             "  }",
@@ -137,10 +140,10 @@ class KeptColumns(CudaRegion):
             puts.append(f"*reinterpret_cast<{kind}*>(&{self.printer.pointers[buffer]}[{place}]) = {name}[j];")
         first = f"const int64_t {lane.var} = {self.width} * {self.quad.var};"
         return [
-            f"const uint32_t tiles = uint32_t(({self.quad.size} + blockDim.x - 1) / blockDim.x);",
-            "const int64_t wanted = int64_t(blockIdx.x % tiles) * blockDim.x + threadIdx.x;",
+            f"const uint32_t tiles = uint32_t(({self.quad.size} + 31) / 32), part = threadIdx.x % {TEAM};",
+            f"const int64_t wanted = int64_t(blockIdx.x % tiles) * 32 + threadIdx.x / {TEAM};",
             f"const bool active = wanted < {self.quad.size};",
-            f"const int64_t {self.quad.var} = active ? wanted : 0;  // idle threads take part in the barriers only",
+            f"const int64_t {self.quad.var} = active ? wanted : 0;  // idle threads take part in exchanges only",
             *self.indices(nest.outer, "(blockIdx.x / tiles)"),
             *declared,
             "{",
@@ -149,7 +152,7 @@ class KeptColumns(CudaRegion):
             "#pragma unroll",
             f"for (int u = 0; u < {self.width}; ++u) {{",
             f"  const int64_t {lane.var} = {self.width} * {self.quad.var} + u;",
-            *indent(self.passes("column", "active", "active && threadIdx.y == 0")),
+            *indent(self.passes("column", "active", "active && part == 0")),
             "}",
             first,
             *self.each_item(puts),
@@ -157,7 +160,7 @@ class KeptColumns(CudaRegion):
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         grid = f"blocks(({self.total(self.nest.outer)}) * (({self.quad.size} + 31) / 32))"
-        return [f"{name}<<<{grid}, dim3(32, {TEAM}), 0, stream>>>({', '.join(arguments)});"]
+        return [f"{name}<<<{grid}, {32 * TEAM}, 0, stream>>>({', '.join(arguments)});"]
 
 
 def kept_columns(region: Region, function: Function, sizes: Sizes, parameters: CudaParameters) -> KeptColumns | None:

@@ -21,11 +21,12 @@ from rag_kernels.offline.cuda.vectorized import neighbours, others, value_of
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
-from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.patterns import operands, strip
 from rag_kernels.offline.ir.reductions import Kind
 
 WIDTHS = (8, 4, 2)  # windows of a thread
-VECTOR_BYTES = 16
+VECTOR_BYTES = (16, 8)  # of a load: less where a thread could not keep what its windows read
 LONG = 128  # times a thread's windows: of shorter rows most warps have windows at an edge, and would go both ways
 FILLING = {Kind.MAX: "-INFINITY", Kind.MIN: "INFINITY", Kind.SUM: "0.0f"}  # which leaves a reduction as it is
 MOST_BYTES = 256  # that a thread keeps of a tensor
@@ -65,14 +66,16 @@ class WindowLanes(CudaRegion):
     """Prints a kernel whose threads take `width` windows each."""
 
     width: int = 1
+    bytes: int = 16  # of a vector
     spans: dict[str, Span] = field(default_factory=dict)  # by the text of the load
     reads: list[str] = field(default_factory=list)  # statements that load them
     checks: dict[str, None] = field(default_factory=dict)  # of sizes, as C
     filled: dict[ir.Value, str] = field(default_factory=dict)  # reductions that need no look at what lies outside
     fillings: dict[str, str] = field(default_factory=dict)  # by the text of the load: what stands there in its place
+    factors: dict[ir.Value, ir.Value] = field(default_factory=dict)  # of sums: by what they multiply such a load
 
-    def find(self) -> bool:
-        """Record what is read by vectors, and return whether windows of the lane read anything so."""
+    def find(self, vector_bytes: int) -> bool:
+        """Record what is read by vectors of so many bytes, and return whether windows of the lane read anything so."""
         nest, lane = self.nest, self.nest.lane
         if nest.schedule != "column" or lane is None or len(lane.leaves) != 1 or self.has_scan() or self.inner_stores():
             return False
@@ -80,7 +83,7 @@ class WindowLanes(CudaRegion):
         plain = all(leaf.window and nest.names[leaf] in self.constants for leaf in reduced)
         if not plain or len(reduced) != len(nest.reduced) or self.reduced_count() > MOST_TAPS:
             return False
-        self.width = self.width_of(lane)
+        self.bytes, self.width = vector_bytes, self.width_of(lane, vector_bytes)
         whole = all(neighbours(access, lane, nest, max(self.width, 1)) for access in nest.stores.values())
         stored = all(self.printer.storage[b] in ITEMSIZE for b in nest.stores)
         if self.width < 2 or not whole or not stored:
@@ -97,11 +100,11 @@ class WindowLanes(CudaRegion):
             self.check(access, access.constant, self.width, [])
         return any(self.slides(v) for v in nest.accesses)
 
-    def width_of(self, lane: Loop) -> int:
-        """Return how many windows a thread takes: as many as step over sixteen bytes, of what slides and is stored."""
+    def width_of(self, lane: Loop, vector_bytes: int) -> int:
+        """Return how many windows a thread takes: as many as step over a vector, of what slides and is stored."""
         steps = [a.stride(lane.leaves[0]) * ITEMSIZE.get(v.storage, 8) for v, a in self.nest.accesses.items()]
         stored = [ITEMSIZE.get(self.printer.storage[b], 8) for b in self.nest.stores]
-        most = VECTOR_BYTES / max([*steps, *stored])
+        most = vector_bytes / max([*steps, *stored])
         return next((w for w in WIDTHS if w <= max(2, most) and lane.count % w == 0), 1)
 
     def slides(self, value: ir.Load) -> bool:
@@ -164,7 +167,7 @@ class WindowLanes(CudaRegion):
         loops = others(self.nest.lane, self.nest)
         apart = [access.stride(x.leaves[-1]) for x in loops if x.leaves[-1] not in self.leaves_along(value)]
         places = [*apart, value_of(rest, self.nest), ir.size_of(value.stored[-1]), step * self.width]
-        return next((w for w in WIDTHS if w * size <= VECTOR_BYTES and not any(n % w for n in places)), 0)
+        return next((w for w in WIDTHS if w * size <= self.bytes and not any(n % w for n in places)), 0)
 
     def check(self, access: Access, rest: Poly, width: int, row: list[ir.Atom]) -> None:
         """Record what vectors of this width ask of sizes: those of rows, and of what lies between them."""
@@ -180,16 +183,31 @@ class WindowLanes(CudaRegion):
                 self.checks[f"({text_of(step)}) % {width} == 0"] = None
 
     def find_filled(self) -> None:
-        """Record the reductions of loads alone, which take no notice of what stands in for elements outside."""
+        """Record the reductions which take no notice of what stands in for elements outside: of loads alone, and sums
+        of these times what is finite and the same for all of a thread's windows.
+        """
         guarded = [v for v in ir.walk(*self.values) if isinstance(v, ir.Reduce) and v.guards]
         read = {r: [self.text_of(v) for v in ir.walk(r.arg) if isinstance(v, ir.Load)] for r in guarded}
         for r in guarded:
-            load = strip(r.arg)
+            load, factor = self.slid(r)
             text = self.text_of(load) if isinstance(load, ir.Load) else ""
             alone = not any(text in read[other] for other in guarded if other is not r)
             plain = r.dtype == "float32" and r.kind in FILLING and text in self.spans and alone
             if plain and isinstance(load, ir.Load) and all(self.is_place_of(load, g) for g in r.guards):
-                self.filled[r] = self.fillings[text] = FILLING[r.kind]
+                self.fillings[text] = FILLING[r.kind]
+                if factor is None:
+                    self.filled[r] = FILLING[r.kind]
+                else:
+                    self.factors[r] = factor
+
+    def slid(self, value: ir.Reduce) -> tuple[ir.Value, ir.Value | None]:
+        """Return what a reduction reads of its windows, and of a sum by what it multiplies that, if by anything."""
+        assert self.nest.lane
+        found = operands(strip(value.arg), Operator.MUL) if value.kind is Kind.SUM else None
+        for load, factor in ((found[0], found[1]), (found[1], found[0])) if found else ():
+            if not ir.tree_atoms(factor) & set(self.nest.lane.leaves) and isinstance(strip(load), ir.Load):
+                return strip(load), factor
+        return strip(value.arg), None
 
     @staticmethod
     def is_place_of(load: ir.Load, guard: ir.Index) -> bool:
@@ -271,6 +289,9 @@ class WindowLanes(CudaRegion):
 
     def whole_windows(self, guards: set[ir.Index]) -> str:
         assert self.nest.lane
+        guarded = [v for v in ir.walk(*self.values) if isinstance(v, ir.Reduce) and self.guards_of(v)]
+        if guarded and all(v in self.factors for v in guarded):
+            return self.finite([self.factors[v] for v in guarded])
         long = self.nest.lane.count >= LONG * self.width
         inside = ReduceLoops.whole_windows(self, guards) if long else ""
         if not inside:
@@ -280,6 +301,18 @@ class WindowLanes(CudaRegion):
         self.reads += [
             f"const auto {name}_at = [&](int64_t {var}) {{ return {inside}; }};",
             f"const bool {name} = {name}_at({first}) && {name}_at({first} + {self.width - 1});",
+        ]
+        return name
+
+    def finite(self, factors: list[ir.Value]) -> str:
+        """Return the C condition that these are finite in all places of a window: times zero they are zero then."""
+        scope, name = Scope(), self.printer.name("whole")
+        texts = [self.printer.emit(factor, scope) for factor in dict.fromkeys(factors)]
+        added = [f"{name}_off += {text} * 0.0f;" for text in texts]
+        self.reads += [
+            f"float {name}_off = 0;",
+            *around(self.nest.reduced, [*scope.lines, *added], unroll=True),
+            f"const bool {name} = {name}_off == 0.0f;",
         ]
         return name
 
@@ -315,5 +348,8 @@ class WindowLanes(CudaRegion):
 
 def window_lanes(region: Region, function: Function, sizes: Sizes, parameters: CudaParameters) -> WindowLanes | None:
     """Return the kernel that takes neighbouring windows together, if the region is windows of its lane."""
-    found = WindowLanes.of(region, function, sizes, parameters)
-    return found if parameters.vector > 1 and found.find() else None
+    for vector_bytes in VECTOR_BYTES if parameters.vector > 1 else ():
+        found = WindowLanes.of(region, function, sizes, parameters)
+        if found.find(vector_bytes):
+            return found
+    return None
