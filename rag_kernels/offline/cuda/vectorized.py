@@ -371,6 +371,11 @@ class VectorizedRegion(CudaRegion):
     def template(self) -> str:
         return "template <int ITEMS> " if self.nest.schedule == "row" else ""
 
+    @property
+    def bounds(self) -> str:
+        most = max(MOST_THREADS, self.parameters.threads)  # of a row that is kept: registers for what is
+        return CudaRegion.bounds.__get__(self).replace("ROW_THREADS", f"ITEMS ? {most} : ROW_THREADS")
+
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         call = f"({', '.join(arguments)});"
         if self.nest.schedule == "point":

@@ -150,8 +150,9 @@ def sorted_place(lowering: Lowering, row: ir.Value, value: ir.Value, *, right: b
     for ours, theirs in zip(rows, value.dims[:-1], strict=False):
         if ours and theirs:
             lowering.loops.unify(theirs, ours)
-    size = lowering.size(group, "int64")
-    place: ir.Value = ir.Const((), "int64", 0)
+    narrow = "int32" if bits < 31 else "int64"  # a GPU computes with 32 bits at a time
+    size = lowering.size(group, narrow)
+    place: ir.Value = ir.Const((), narrow, 0)
     picks: list[ir.Form | ir.Value] = list(row.index)
     dims = value.dims
     for bit in reversed(range(bits)):
@@ -163,7 +164,7 @@ def sorted_place(lowering: Lowering, row: ir.Value, value: ir.Value, *, right: b
             lambda i, n, a, v: both(i <= n, inverse(a > v if right else a >= v)), reached, size, load, value
         )
         place = lowering.op(where, goes, reached, place)
-    return lowering.with_dims(place, value.dims)
+    return lowering.with_dims(lowering.cast(place, "int64"), value.dims)
 
 
 def searchsorted(bucketize: bool) -> Rule:
