@@ -23,6 +23,7 @@ from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.offline.compose import Plan, first_plans, write
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.gemm.wgmma import SHAPES, time_of
+from rag_kernels.offline.graph.gates import with_gates_apart
 from rag_kernels.offline.tuning import neighbours, parameters_in
 
 RATIO = 1.1  # of PyTorch's own error, which rounds after every operator
@@ -319,6 +320,25 @@ PAIRS = {
         ),
         CudaParameters(products=2),
     ),
+    "halves of one": (
+        halved(
+            Case(
+                "g, u = self.l(x).chunk(2, -1); return F.gelu(g) * u + y",
+                "torch.randn(72, 144)",
+                "torch.randn(72, 200)",
+                init="self.l = nn.Linear(144, 400)",
+            ),
+            "float16",
+        ),
+        CudaParameters(products=2, shape=128128, clusters=1, turns=2),
+    ),
+    "its own gate": (
+        halved(
+            Case("return F.glu(F.linear(x, y), -1)", "torch.randn(3, 40, 136)", "torch.randn(272, 136)"),
+            "bfloat16",
+        ),
+        CudaParameters(products=2),
+    ),
     "tf32": (
         Case(
             "g, u = self.g(x), self.u(x); return torch.tanh(g) * u, g - u",
@@ -339,6 +359,13 @@ def test_two_products_of_one_factor_are_one_kernel(name: str, tmp_path: Path) ->
     other = re.sub(r"if \((built && .*)\) \{", "if (false) {", plan.candidate.source)
     plan = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=other))
     assert ratio(plan, fp, tmp_path / "other") < limit(parameters)  # as at sizes that the copy engine cannot read
+
+
+def test_a_product_in_pieces_that_are_no_gate_stays_one() -> None:
+    for body in ("q, k = self.l(x).chunk(2, -1); return q.sin() + k", "z = self.l(x); return F.glu(z, -1), z.sum()"):
+        case = Case(f"{body}, y", "torch.randn(72, 144)", "torch.randn(1)", init="self.l = nn.Linear(144, 400)")
+        fp = functional("pieces", case)
+        assert with_gates_apart(fp) is fp
 
 
 def test_products_that_share_nothing_have_kernels_of_their_own(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from rag_kernels.offline.fusion.planner import Planner, Split
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
 from rag_kernels.offline.fusion.regions import AttentionRegion, Region
 from rag_kernels.offline.fusion.rematerialize import with_shared_values, without_rematerialization
+from rag_kernels.offline.graph.gates import with_gates_apart
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.graph.training_step import EVERYTHING, NOTHING, halves
 from rag_kernels.offline.ir import values as ir
@@ -140,7 +141,20 @@ class Planned:
 
 
 def planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
-    """Return the steps of a graph: fused regions, and library calls in between."""
+    """Return the steps of a graph: fused regions, and library calls in between.
+
+    Halves of a product that gate each other are two products where these become one kernel.
+    """
+    made = _planned(fp, parameters)
+    ours = isinstance(parameters, CudaParameters) and parameters.products == 2
+    apart = with_gates_apart(fp) if ours else fp
+    if apart is fp:
+        return made
+    gated = _planned(apart, parameters)
+    return replace(gated, fp=fp) if len(gated.steps) < len(made.steps) else made
+
+
+def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
     rules = RULES | product_rules(parameters.products, backend)
     again = MANY_AGAIN if backend == "cuda" else FEW_AGAIN

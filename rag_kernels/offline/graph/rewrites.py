@@ -78,7 +78,7 @@ def _used_once(fp: FunctionalProblem) -> set[str]:
 
 
 @dataclass(slots=True)
-class _Nodes:
+class NewNodes:
     """New operators, with names of their own."""
 
     taken: set[str]
@@ -98,7 +98,7 @@ def _batch_norms_folded(fp: FunctionalProblem) -> Rewrite | None:
     Parameters may change from call to call, so weight and bias are computed in each, by a small generated kernel.
     """
     nodes, once, specs = {n.name: n for n in fp.nodes}, _used_once(fp), specs_of(fp)
-    new, around = _Nodes({a.name for a in fp.arguments} | nodes.keys()), list[str]()
+    new, around = NewNodes({a.name for a in fp.arguments} | nodes.keys()), list[str]()
     for node in fp.nodes:
         before = node.args[0] if node.args else None
         source = nodes.get(before.name) if isinstance(before, Ref) and before.name in once else None
@@ -132,7 +132,7 @@ def _scale_shape(node: Node, specs: dict[str, TensorSpec]) -> tuple[int, ...] | 
     return None
 
 
-def _folded(new: _Nodes, source: Node, norm: Node, specs: dict[str, TensorSpec], shape: tuple[int, ...]) -> Node:
+def _folded(new: NewNodes, source: Node, norm: Node, specs: dict[str, TensorSpec], shape: tuple[int, ...]) -> Node:
     """Return the layer with weight * s and (bias - mean) * s + shift, where s is gamma / sqrt(variance + eps)."""
     gamma, shift, mean, variance, eps = (*norm.args[1:5], norm.args[7])
     weight, bias = given(source, 1), given(source, 2, "bias")
@@ -158,7 +158,7 @@ def _attention_in_one(fp: FunctionalProblem) -> Rewrite | None:
     """Return the graph with softmax(q k^T * scale + mask) v as scaled_dot_product_attention."""
     nodes, once, specs = {n.name: n for n in fp.nodes}, _used_once(fp), specs_of(fp)
     inner = {name: nodes[name] for name in once if name in nodes}
-    new, count = _Nodes({a.name for a in fp.arguments} | nodes.keys()), 0
+    new, count = NewNodes({a.name for a in fp.arguments} | nodes.keys()), 0
     for node in fp.nodes:
         found = _scores(node, inner, specs)
         if found is None:
