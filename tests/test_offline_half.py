@@ -13,7 +13,7 @@ from support.generated_kernels import Case, functional, halved, worst_ratio
 
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
-from rag_kernels.offline.cuda import kept_columns, multi_block_rows, region, stepped_points
+from rag_kernels.offline.cuda import kept_columns, multi_block_rows, region, stepped_points, strip_points
 from rag_kernels.offline.cuda.function import CudaParameters
 
 RATIO = 1.1  # of PyTorch's own error
@@ -154,6 +154,14 @@ CASES = {
     "sums that meet together": (
         "row_reduce_each(Sum(), float(0), acc",
         Case("return x.sum(-1) * y / x.square().sum(-1)", "torch.randn(3, 4096)", "torch.randn(3)"),
+    ),
+    "rows of odd length": (
+        "+ 32 * u + threadIdx.x % 32;",
+        Case(
+            "return x[:, 1:, :-1] - x[:, :-1, :-1], torch.tanh(x.transpose(0, 1)[:, :, 1:]) + y",
+            "torch.randn(3, 5, 128)",
+            "torch.randn(127)",
+        ),
     ),
     "slots of two loops": (
         "// cat: 2 slots of the same elements",
@@ -306,6 +314,7 @@ def test_every_schedule_in_sixteen_bits(name: str, dtype: str, tmp_path: Path, m
     monkeypatch.setattr(region, "MANY_COLUMNS", 1)
     monkeypatch.setattr(stepped_points, "FULL", 1)
     monkeypatch.setattr(kept_columns, "FULL", 1)
+    monkeypatch.setattr(strip_points, "FULL", 1)
     plan = write(fp, SMALL)
     assert plan is not None and plan.candidate.tier == "kernel"
     assert about.format(C_TYPES[dtype]) in plan.candidate.source

@@ -27,6 +27,7 @@ from rag_kernels.offline.cuda.scatter import scatter_text
 from rag_kernels.offline.cuda.short_lanes import ShortLanes, short_lanes_region
 from rag_kernels.offline.cuda.stepped_points import stepped_points
 from rag_kernels.offline.cuda.strided_points import strided_points
+from rag_kernels.offline.cuda.strip_points import StripPoints, strip_points
 from rag_kernels.offline.cuda.tiled_scans import HEAD as SCANS
 from rag_kernels.offline.cuda.tiled_scans import TiledScans, tiled_scans
 from rag_kernels.offline.cuda.turned import turned_region
@@ -200,7 +201,7 @@ def _slots_launch(
 
 def wide_region(
     region: Region, function: Function, sizes: Sizes, parameters: CudaParameters
-) -> VectorizedRegion | ShortLanes | WindowLanes | KeptColumns | None:
+) -> VectorizedRegion | ShortLanes | WindowLanes | KeptColumns | StripPoints | None:
     """Return the kernel of a region that takes neighbouring elements together, if there is one."""
     columns = WideColumns.of(region, function, sizes, parameters)
     if columns.nest.schedule == "column":
@@ -212,7 +213,8 @@ def wide_region(
     kinds = turned_region, stepped_points, strided_points
     point = next((made for kind in kinds if (made := kind(region, function, sizes, parameters))), None)
     vectorized = point or vectorized_region(region, function, sizes, parameters)
-    return vectorized or short_lanes_region(region, function, sizes, parameters)
+    short = vectorized or short_lanes_region(region, function, sizes, parameters)
+    return short or strip_points(region, function, sizes, parameters)
 
 
 def anonymous(name: str, text: list[str]) -> str:

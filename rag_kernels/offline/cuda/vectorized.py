@@ -374,7 +374,8 @@ class VectorizedRegion(CudaRegion):
     @property
     def bounds(self) -> str:
         most = max(MOST_THREADS, self.parameters.threads)  # of a row that is kept: registers for what is
-        return CudaRegion.bounds.__get__(self).replace("ROW_THREADS", f"ITEMS ? {most} : ROW_THREADS")
+        bounds: str = CudaRegion.bounds.__get__(self)
+        return bounds.replace("ROW_THREADS", f"ITEMS ? {most} : ROW_THREADS")
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         call = f"({', '.join(arguments)});"
