@@ -46,7 +46,7 @@ CASES = {
         ),
     ),
     "columns of many": (
-        "[u] = column_reduce(",
+        "column_reduce_each(acc",
         Case(
             "return (x.float() * y).sum((0, 1)).to(x.dtype), x.amin((0, 1)), (x > 0).float().mean(0), "
             "x.square().sum(0) + y",

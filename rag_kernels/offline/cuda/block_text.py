@@ -399,6 +399,25 @@ template <class T, class F> __device__ T column_reduce(T v, F f, T start) {
 """,
     ),
     Piece(
+        "column_reduce_each",
+        """\
+// Combine several columns of each thread over threadIdx.y, all at the same barriers.
+template <int N, class F> __device__ void column_reduce_each(float (&v)[N], F f, float start) {
+  if (blockDim.y == 1) return;
+  __shared__ float parts[N][1024];
+  const unsigned own = threadIdx.y * blockDim.x + threadIdx.x;
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < N; ++n) parts[n][own] = v[n], v[n] = start;
+  __syncthreads();
+  for (unsigned y = 0; y < blockDim.y; ++y) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) v[n] = f(v[n], parts[n][y * blockDim.x + threadIdx.x]);
+  }
+}
+""",
+    ),
+    Piece(
         "column_before",
         """\
 // What the threads before have along threadIdx.y: one column of shared memory for each threadIdx.x.

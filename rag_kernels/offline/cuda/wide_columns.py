@@ -61,7 +61,11 @@ class WideColumns(VectorizedRegion):
             block = Scope(inner) if guard else inner
             line = self.step(value, name, kind, scope, block)
             inner.lines += [f"if ({guard}) {{", *indent([*block.lines, line]), "}"] if guard else [line]
-            joined += self.every(f"{name}[u] = column_reduce({name}[u], {C[value.kind].functor}(), {start});")
+            functor = f"{C[value.kind].functor}()"
+            if kind == "float":
+                joined.append(f"column_reduce_each({name}, {functor}, {start});")
+            else:  # of which shared memory would not hold so many
+                joined += self.every(f"{name}[u] = column_reduce({name}[u], {functor}, {start});")
             tail.known[value] = f"{ctype}({name}[u])"
         on_the_way = self.inner_stores()
         kept = [line for buffer in on_the_way for line in self.store(buffer, inner)]
