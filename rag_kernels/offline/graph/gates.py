@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
@@ -22,6 +23,7 @@ ACTIVATIONS = frozenset(
     {"silu", "gelu", "sigmoid", "relu", "relu6", "tanh", "mish", "elu", "leaky_relu", "hardswish", "hardsigmoid"}
 )
 MOST_STEPS = 3  # between a half and the gate
+FEW_ROWS = 64  # of what is multiplied: weights are streamed for so few, by a kernel that has one product
 
 
 def with_gates_apart(fp: FunctionalProblem) -> FunctionalProblem:
@@ -93,9 +95,10 @@ class _Graph:
         weight = given(node, 1)
         if cut is None or not isinstance(weight, Ref) or cut.args[0] != Ref(node.name):
             return None
-        name, last, width = base_name(cut.op), len(node.outputs[0].shape) - 1, node.outputs[0].shape[-1]
+        *rows, width = node.outputs[0].shape
+        name, last = base_name(cut.op), len(rows)
         at = given(cut, 1 if name == "glu" else 2, "dim", -1 if name == "glu" else 0)
-        if width % 2 or at not in (-1, last):
+        if width % 2 or at not in (-1, last) or prod(rows) <= FEW_ROWS:
             return None
         if name == "glu":
             return cut
