@@ -25,8 +25,8 @@ SEARCHED = (ROOTS, PEAKS)
 IRREGULAR = "irregular"
 # What the problem has in order: indices that ascend, of which a few do not, and bounds at even distances.
 DISORDER = "irregular order"
-# Parameters as the module begins with them, and the same lines of them in another order: what is kept by a sum of them.
-BEGUN, OTHER_ROWS, OTHER_COLUMNS = "parameters at first", "rows of parameters moved", "columns of parameters moved"
+# One content, parameters as the module begins with them, and its lines in another order: what is kept by a sum of them.
+BEGUN, OTHER_ROWS, OTHER_COLUMNS = "lines in order", "rows in another order", "columns in another order"
 OF_ITS_SIDE = ", of the problem's own sign"  # behind a kind: where the module is not sound on both sides of zero
 SPECIAL = (
     EDGES,

@@ -142,6 +142,7 @@ def test_sources_of_all_stocks_can_be_mutated() -> None:
     names = [original.name for original in zoo_originals("cpu")]
     assert len(names) > 600 and len(set(names)) == len(names)
     starter = list(starter_originals("cpu"))
+    assert len(list(starter_originals("cuda"))) > 200
     assert len(starter) > 50 and all(o.candidate.tier == "kernel" and "Model" in o.problem.source for o in starter)
     barriers = mutants("void f() {\n  a[i] = 1;\n  __syncthreads();\n  b = a[j];\n}\n", seed="0")
     changed = [m.source for m in barriers if m.operator == "missing or moved barrier"]

@@ -191,6 +191,7 @@ class Reference:
         self.kept_outputs = KeptOutputs()
         self.memory = MemoryCount(self.device)
         self.draws: list[list[torch.Tensor]] = []
+        self.begun = 0  # the seed of the one content whose lines come in other orders
         self.module = BoundModule(self.fp, self.device, content, message.seed)
         self.answers = RightAnswers(self.module, self.submitted, operands=message.operands)
         self.is_step = self.fp.step is not None
@@ -259,7 +260,9 @@ class Reference:
         `numerics.input_draws`."""
         on_gpu = self.device.type != "cpu"
         target = [torch.empty_like(t) for t in self.module.values] if on_gpu else arena
-        torch.manual_seed(seed)
+        if kind in (BEGUN, OTHER_ROWS, OTHER_COLUMNS):  # of one content
+            self.begun = self.begun or seed
+        torch.manual_seed(self.begun if kind in (BEGUN, OTHER_ROWS, OTHER_COLUMNS) else seed)
         kind, of_its_side = kind.removesuffix(OF_ITS_SIDE), kind.endswith(OF_ITS_SIDE)
         with self.device:
             leaves = pytree.tree_leaves(list(self.module.get_inputs()))
@@ -291,9 +294,10 @@ class Reference:
                 value = probed[argument.name](value)
             if kind in (IRREGULAR, DISORDER):
                 value = self._irregular(kind, argument, leaves, generator)
-            elif kind in (BEGUN, OTHER_ROWS, OTHER_COLUMNS) and argument.role == "parameter":
-                value = self.module.initial[argument.name]
-                value = value if kind == BEGUN else lines_moved(value, -(kind == OTHER_COLUMNS), generator)
+            elif kind in (BEGUN, OTHER_ROWS, OTHER_COLUMNS):
+                value = value if argument.role == "input" else self.module.initial[argument.name]
+                if kind != BEGUN and argument.role != "buffer" and not is_structured(value):
+                    value = lines_moved(value, -(kind == OTHER_COLUMNS), generator)
             tensor.copy_(value)
         if kind in (AT_CONSTANTS, MULTIPLES):
             self._beside(kind, target, generator)

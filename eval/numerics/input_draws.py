@@ -234,8 +234,8 @@ def disordered(value: torch.Tensor, bound: IndexBound | None, generator: torch.G
 
 
 def lines_moved(value: torch.Tensor, dim: int, generator: torch.Generator) -> torch.Tensor:
-    """Return a parameter whose lines along a dimension are in another order."""
-    if value.dim() < 2:
+    """Return floats whose lines along a dimension are in another order."""
+    if value.dim() < 2 or not value.is_floating_point():
         return value
     return value.index_select(dim, torch.randperm(value.shape[dim], generator=generator, device=value.device))
 

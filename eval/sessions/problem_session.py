@@ -391,7 +391,7 @@ class ProblemSession:
         if kind == DISORDER and not (any(self.structured) or any(self.ordered)):
             return None
         if kind in (OTHER_ROWS, OTHER_COLUMNS) and not any(
-            a.role == "parameter" and len(a.spec.shape) > 1 for a in self.fp.tensors
+            len(a.spec.shape) > 1 and "float" in a.spec.dtype for a in self.fp.tensors
         ):
             return None
         regular = any(self.structured) or integers or any(a.role == "parameter" for a in self.fp.tensors)

@@ -421,8 +421,8 @@ class Checks:
         if tried:
             self.found.checks.append(f"{len(tried)} kinds of special values")
 
-    def stale_parameters(self, place: BoundBuffers) -> None:
-        """Require that what is made of parameters is made anew where the same lines of them come in another order."""
+    def stale_lines(self, place: BoundBuffers) -> None:
+        """Require that what is made of a content is made anew where the same lines of it come in another order."""
         if "special values" in self.without:
             return
         session, subject = place.session, self.subject

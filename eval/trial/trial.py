@@ -180,7 +180,7 @@ class Trial:
         tight = subject.places[-1] if small is not self.session else self.others.tight(subject, small)
         checks.probe(tight)
         checks.special_values(tight)
-        checks.stale_parameters(tight)
+        checks.stale_lines(tight)
         self.tried_special = True
         if not ("strides" in self.without or self._takes_strides(subject, small)):
             return False
@@ -198,7 +198,7 @@ class Trial:
                     at_these = Checks(other, other.places[-1], self.found, self.without)
                     at_these.probe(other.places[-1])
                     at_these.special_values(other.places[-1])
-                    at_these.stale_parameters(other.places[-1])
+                    at_these.stale_lines(other.places[-1])
                     return True
         return self._special_at_own_sizes(subject, checks, "it does not take smaller sizes")
 

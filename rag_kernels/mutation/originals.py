@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rag_kernels.archive.bundle import import_bundle
 from rag_kernels.archive.memory import MemoryArchive
-from rag_kernels.archive.records import KernelFilter
+from rag_kernels.archive.records import ArchiveError, KernelFilter
 from rag_kernels.eval.problem import load_problem, problem_from_source
 from rag_kernels.eval.records import Backend, Candidate, Problem, ProblemError
 from rag_kernels.eval.zoo.cuda_tasks import CUDA_TASKS, cuda
@@ -55,7 +55,10 @@ def starter_originals(backend: Backend) -> Iterator[Original]:
     import_bundle(archive, BUNDLE)
     for kernel in archive.kernels(KernelFilter(backend=backend)):
         if kernel.candidate.tier == "kernel":
-            problem = archive.evaluation(kernel.id)[0].problem
+            try:
+                problem = archive.evaluation(kernel.id)[0].problem
+            except ArchiveError:  # it is claimed to be right, with no evaluation, and nobody has its problem
+                continue
             yield Original(f"{problem.name}, {kernel.candidate.id}", "starter", "starter", problem, kernel.candidate)
 
 

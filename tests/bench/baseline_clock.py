@@ -107,6 +107,7 @@ PROBLEMS: dict[str, str] = {
 SMALL = ("relu_16m", "scale_add_4m", "softmax_32m", "reduce_sum", "matmul_fp32_2048")  # for a CPU
 PAUSE_CYCLES = 18_000_000  # about 10 ms of an H200's clock
 SHORTER = PAUSE_CYCLES // 2  # in which a host launches a row of calls
+CYCLES_A_SECOND, SHARE_OF_PAUSE, LONGEST = 2e9, 0.7, 16 * PAUSE_CYCLES  # at most: the host has a part of a pause
 ROW_S, ROW_CALLS, ROWS = 1.5e-3, 64, 9  # of calls in a row: at least so long, at most so many; so many rows
 CYCLED_BYTES, HELD_BYTES = 256 << 20, 6 << 30  # of inputs in turn, beyond any L2 cache; of results that a row keeps
 BEGAN = time.monotonic()
@@ -214,16 +215,22 @@ def by_rows(call: Call, sets: list[Set], about_s: float, nothing_ms: float) -> f
     results = result if isinstance(result, tuple) else (result,)  # none of a graph, which has room of its own
     held = sum(x.numel() * x.element_size() for x in results if x is not None)
     count = max(2, min(ROW_CALLS, math.ceil(ROW_S / max(about_s, 1e-6)), HELD_BYTES // max(1, held)))
-    taken = []
-    for number in range(ROWS):
+    taken: list[float] = []
+    pause = SHORTER
+    while len(taken) < ROWS:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(SHORTER)
-        kept = [call(*sets[number % len(sets)])]
+        torch.cuda._sleep(pause)
+        begun = time.perf_counter()
+        kept = [call(*sets[len(taken) % len(sets)])]
         start.record()
-        kept += [call(*sets[(number + 1 + i) % len(sets)]) for i in range(count)]
+        kept += [call(*sets[(len(taken) + 1 + i) % len(sets)]) for i in range(count)]
         end.record()
+        host_s = time.perf_counter() - begun
         torch.cuda.synchronize()
-        taken.append((start.elapsed_time(end) - nothing_ms) / count)
+        if host_s > SHARE_OF_PAUSE * pause / CYCLES_A_SECOND and pause < LONGEST:
+            pause = 2 * pause  # a busy host was not ahead of the device: what it took would be told as the calls'
+        else:
+            taken.append((start.elapsed_time(end) - nothing_ms) / count)
     return statistics.median(taken)
 
 
