@@ -73,6 +73,7 @@ STOP_LIMIT_S = 5.0
 MAX_DESCRIPTORS = 1 << 16
 MAX_PROCESSES = 512
 MAX_FILE_BYTES = 1 << 30
+STACKS_BYTES = 192 * (8 << 20)  # addresses of a large team's stacks, of which little is ever in memory
 MAX_SCRATCH_BYTES = 2 << 30
 
 # What tvm-ffi imports where it is installed, as with torch's CUDA builds, on machines without a GPU too. It runs
@@ -209,7 +210,8 @@ def _limit(memory_bytes: int | None) -> None:
     if memory_bytes is not None:
         with open("/proc/self/statm") as f:
             now_bytes = int(f.read().split()[0]) * PAGE_BYTES
-        resource.setrlimit(resource.RLIMIT_AS, (now_bytes + memory_bytes, now_bytes + memory_bytes))
+        most_bytes = now_bytes + memory_bytes + STACKS_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
 
 
 def _members(child: _Child, children: dict[int, _Child]) -> list[int]:

@@ -59,7 +59,7 @@ SOFT = frozenset(
 )  # kinds on which even a gross error is only a label
 LEAST_LOOKED_AT = 4
 FEW_THREADS, MANY_THREADS = 17, 40  # between these one number is drawn
-MOST_THREADS = range(66, 96)  # and one of these: machines have as many. Each takes 8 MiB of a limited address space
+MOST_THREADS = range(130, 160)  # and one of these: machines have as many
 MANY_CALLS, MANY_S = 70_000, 4.0  # more than 16 bits count to, and how long they may take
 WARM_CALLS, WARM_S = 3000, 0.5  # of these, in which a process takes what it then keeps
 LEAK_BYTES, LEAK_A_CALL = 1 << 20, 16  # in the calls after these, and in each: the least that an allocation takes
