@@ -20,13 +20,16 @@ import pytest
 import tvm_ffi
 from factories import attempt, candidate, passed, problem
 from support import contract_pieces as pieces
+from support.kept import kept_workers
 from support.processes import alone
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
+from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Candidate
 from rag_kernels.export.packages import PACKAGES, packages_of, write_package
 from rag_kernels.export.plain.texts import CUDA_FLAGS, LETTERS, kernel_text, on_default_queue
+from rag_kernels.ingest.functional.functionalize import functionalize
 
 CUDA = """
 #include "rag_kernel.h"
@@ -300,6 +303,58 @@ def test_a_data_set_is_as_flashinfer_bench_writes_it(tanh: Attempt, on_gpu: Atte
     if shutil.which("nvcc"):
         sources = {source["path"]: source["content"] for source in solution["sources"]}
         compiled(sources.pop("kernel.cu"), tmp_path, **sources)
+
+
+ROWS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 8)
+
+    def forward(self, index, other):
+        return self.table(index) * other.unsqueeze(-1)
+
+
+def get_inputs():
+    return [torch.randint(0, 50, (16, 4)), torch.OTHER]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_indices_of_a_data_set_lie_within_what_they_read(tmp_path: Path) -> None:
+    """Other whole numbers are refused: nothing says what they may be."""
+    with kept_workers() as workers:
+        weighted, counted = (
+            attempt(p=functionalize(problem_from_source("rows", ROWS.replace("OTHER", other)), workers=workers))
+            for other in ("rand(16, 4)", "randint(0, 9, (16, 4))")
+        )
+    with pytest.raises(ProblemError, match="other holds whole numbers"):
+        written(counted, "flashinfer-bench", tmp_path)
+    place = written(weighted, "flashinfer-bench", tmp_path)
+    [trace] = [json.loads(p.read_text()) for p in (place / "traces").rglob("*.jsonl")]
+    given = {name: one["type"] for name, one in trace["workload"]["inputs"].items()}
+    assert given == dict.fromkeys(given, "random") | {"index": "safetensors"}
+    pytest.importorskip("flashinfer_bench")
+    alone(
+        f"""
+from pathlib import Path
+import torch
+from flashinfer_bench import TraceSet
+from flashinfer_bench.bench.utils import load_safetensors
+data = TraceSet.from_path({str(place)!r})
+[definition], [[trace]] = data.definitions.values(), data.workloads.values()
+found = load_safetensors(definition, trace.workload, Path({str(place)!r}))["index"]
+assert found.dtype == torch.int64 and tuple(found.shape) == (16, 4)
+assert 0 <= found.min() < found.max() < 50
+"""
+    )
 
 
 def test_flashinfer_bench_reads_builds_and_serves_it(tanh: Attempt, tmp_path: Path) -> None:

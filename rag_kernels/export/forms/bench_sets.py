@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
@@ -32,13 +34,25 @@ def records(
     """Return Definition, Workload and Trace."""
     made = compiled_of(attempt)
     axes = Axes(made)
-    definition = _definition(attempt, made, axes)
+    known = indices(attempt) if form == "flashinfer-bench" else {}
+    definition = _definition(attempt, made, axes, known)
+    inputs: dict[str, dict[str, Any]] = {}
+    for argument in attempt.problem.arguments:
+        if argument.name in known:
+            inputs[argument.name] = {
+                "type": "safetensors",
+                "path": contents_path(definition),
+                "tensor_key": argument.name,
+            }
+        elif isinstance(argument, TensorArgument):
+            inputs[argument.name] = {"type": "random"}
+        else:
+            inputs[argument.name] = {"type": "scalar", "value": argument.value}
     workload = {
         "uuid": str(uuid.uuid5(uuid.NAMESPACE_URL, attempt.problem.problem.id)),
         "axes": axes.free,
-        "inputs": {a.name: {"type": "random"} if isinstance(a, TensorArgument) else {"type": "scalar", "value": a.value}
-                   for a in attempt.problem.arguments},
-    }  # fmt: skip
+        "inputs": inputs,
+    }
     trace = {
         "definition": definition["name"],
         "solution": _solution_name(attempt),
@@ -46,6 +60,37 @@ def records(
         "evaluation": _evaluation(attempt, form, licence),
     }
     return definition, workload, trace
+
+
+def indices(attempt: Attempt) -> dict[str, np.ndarray[Any, Any]]:
+    """Return content of each integer input that something reads as indices: any within its bounds will do."""
+    problem, draw = attempt.problem, np.random.default_rng(0)
+    bounds = {bound.path: bound for bound in problem.bounds if bound.path not in problem.as_drawn}
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for argument in problem.tensors:
+        if argument.role == "input" and argument.spec.dtype.startswith("int") and argument.path in bounds:
+            bound = bounds[argument.path]
+            drawn = draw.integers(max(0, bound.low), bound.high, argument.spec.shape)
+            found[argument.name] = drawn.astype(argument.spec.dtype)
+    return found
+
+
+def contents_path(definition: dict[str, Any]) -> str:
+    """Return where the contents of a data set's inputs are, from its folder."""
+    return f"blob/workloads/{definition['op_type']}/{definition['name']}/{definition['name']}.safetensors"
+
+
+def safetensors(contents: dict[str, np.ndarray[Any, Any]]) -> bytes:
+    """Return integers as a file of the safetensors format: the length of a header in JSON, the header, the bytes."""
+    header: dict[str, Any] = {}
+    data = b""
+    for name, values in contents.items():
+        begin, data = len(data), data + values.astype(values.dtype.newbyteorder("<")).tobytes()
+        kind = f"I{8 * values.dtype.itemsize}"
+        header[name] = {"dtype": kind, "shape": list(values.shape), "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data
 
 
 class Axes:
@@ -82,12 +127,12 @@ class Axes:
         return name
 
 
-def _definition(attempt: Attempt, made: CompiledForward, axes: Axes) -> dict[str, Any]:
+def _definition(attempt: Attempt, made: CompiledForward, axes: Axes, contents: Container[str] = ()) -> dict[str, Any]:
     inputs: dict[str, Any] = {}
     for known, argument in zip(attempt.problem.arguments, made.served.arguments, strict=True):
         if isinstance(known, TensorArgument):
             inputs[known.name] = {"shape": axes.shape(argument.shape, argument.free), "dtype": _dtype(argument.dtype)}
-            if known.role == "input" and argument.dtype.startswith("int"):
+            if known.role == "input" and argument.dtype.startswith("int") and known.name not in contents:
                 raise ProblemError(
                     f"{known.name} holds whole numbers, of which such a data set must know the range or the content: "
                     "export it as module or torch-op."

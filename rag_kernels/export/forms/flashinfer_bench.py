@@ -14,7 +14,17 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.build.candidate_form import kernels_text
 from rag_kernels.eval.records import TensorArgument
 from rag_kernels.export.card import Licence
-from rag_kernels.export.forms.bench_sets import Axes, output_names, records, solution_head, write_cards, write_json
+from rag_kernels.export.forms.bench_sets import (
+    Axes,
+    contents_path,
+    indices,
+    output_names,
+    records,
+    safetensors,
+    solution_head,
+    write_cards,
+    write_json,
+)
 from rag_kernels.export.forms.module_file import compiled_of
 from rag_kernels.export.forms.portable import headers
 from rag_kernels.export.package import WITH_COMPOSED, Folder
@@ -109,6 +119,10 @@ def write_flashinfer_bench(attempt: Attempt, out: Path, licence: Licence | None 
     write_json(out / "solutions" / kind / name / f"{solution['name']}.json", solution)
     write_json(out / "workloads" / kind / f"{name}.jsonl", {"definition": name, "workload": workload})
     write_json(out / "traces" / kind / f"{name}.jsonl", trace)
+    if contents := indices(attempt):
+        place = out / contents_path(definition)
+        place.parent.mkdir(parents=True)
+        place.write_bytes(safetensors(contents))
     write_cards(attempt, "flashinfer-bench", out, licence)
     return out
 
