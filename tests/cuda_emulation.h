@@ -1,17 +1,13 @@
 // Enough of CUDA for g++ to run generated kernels without a GPU: a fiber for each thread of a block; blocks one after the
 // other, or all at once where a launch asks for that (up to eight); shared memory as static variables, one for each of
-// eight blocks. For right numbers only. All lanes of a warp take part in a shuffle.
+// eight blocks. For right numbers only. All lanes of a warp take part in a shuffle. What is the same for all kernels is
+// compiled once (`cuda_emulation.cpp`).
 #pragma once
-#include <sys/mman.h>
-#include <ucontext.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
 #include <stdexcept>
 #include <vector>
 
@@ -33,64 +29,17 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-struct dim3 { unsigned x, y, z; dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {} };
-// A fiber for each thread of a block (or of several): it runs until it has to wait for others, then the next one does.
-// They take turns forwards and backwards, so that what reads before it waited for the writer finds nothing there.
-struct Barriers;
-struct Fiber {
-  ucontext_t at;
-  dim3 thread, block;
-  Barriers* barriers;
-  bool done;
-};
-inline dim3 threadIdx, blockIdx, blockDim, gridDim;
-inline Barriers* barriers = nullptr;
-inline Fiber* running = nullptr;
-inline ucontext_t scheduler;
-inline std::function<void()> body;
-inline void let_others() { swapcontext(&running->at, &scheduler); }
-inline void live() {
-  for (;; let_others()) body(), running->done = true;
-}
-inline void run(std::vector<Fiber>& fibers) {
-  constexpr size_t stack = 256 << 10;
-  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  char* stacks = (char*)mmap(nullptr, fibers.size() * stack, PROT_READ | PROT_WRITE, flags, -1, 0);
-  if (stacks == MAP_FAILED) std::abort();
-  for (size_t f = 0; f < fibers.size(); ++f) {
-    getcontext(&fibers[f].at);
-    fibers[f].at.uc_stack = {stacks + f * stack, 0, stack};
-    makecontext(&fibers[f].at, live, 0);
-  }
-  size_t left = fibers.size();
-  for (bool forwards = true; left; forwards = !forwards)
-    for (size_t f = 0; f < fibers.size(); ++f) {
-      running = &fibers[forwards ? f : fibers.size() - 1 - f];
-      if (running->done) continue;
-      threadIdx = running->thread, blockIdx = running->block, barriers = running->barriers;
-      swapcontext(&scheduler, &running->at);
-      left -= running->done;
-    }
-  munmap(stacks, fibers.size() * stack);
-}
+struct dim3 { unsigned x, y, z; constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {} };
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+void let_others();  // of the block, or of several, run
 struct Barrier {
   unsigned expected, here = 0, round = 0;
-  void wait() {
-    if (++here == expected) {
-      here = 0, ++round;
-    } else {
-      for (const unsigned mine = round; round == mine;) let_others();
-    }
-  }
+  void wait();
 };
 struct Barriers {  // of a block, of its warps and of its warpgroups
-  Barrier all;
-  std::vector<Barrier> warps, groups;
-  explicit Barriers(unsigned threads) : all{threads} {
-    for (unsigned t = 0; t < threads; t += 32) warps.push_back({std::min(32u, threads - t)});
-    for (unsigned t = 0; t < threads; t += 128) groups.push_back({std::min(128u, threads - t)});
-  }
+  Barrier all, *warps, *groups;
 };
+extern Barriers* barriers;
 inline unsigned in_block() { return threadIdx.x + (threadIdx.y + threadIdx.z * blockDim.y) * blockDim.x; }
 inline unsigned resident_block() { return blockIdx.x % 8; }  // of those that run at once; each has shared memory
 inline void wait_for_warp() { barriers->warps[in_block() / 32].wait(); }
@@ -246,40 +195,10 @@ inline int cudaFuncGetAttributes(cudaFuncAttributes* found, const void*) { retur
 template <class F> int cudaFuncSetAttribute(F, int, int) { return cudaSuccess; }
 inline int cudaFreeAsync(void* p, cudaStream_t) { std::free(p); return cudaSuccess; }
 
-// A kernel that writes beyond the dynamic shared memory that its launch asks for ends in an exception.
-struct SharedFence {
-  static constexpr size_t wide = 16 << 10;
-  size_t bytes;
-  unsigned blocks;
-  size_t end() const { return std::min(bytes + wide, sizeof shared_of[0]); }
-  SharedFence(size_t asked, unsigned blocks_) : bytes(asked), blocks(std::min(blocks_, 8u)) {
-    for (unsigned b = 0; b < blocks; ++b)
-      for (size_t i = bytes; i < end(); ++i) ((unsigned char*)shared_of[b])[i] = 0xa5;
-  }
-  void check() const {
-    for (unsigned b = 0; b < blocks; ++b)
-      for (size_t i = bytes; i < end(); ++i)
-        if (((unsigned char*)shared_of[b])[i] != 0xa5) throw std::runtime_error("a kernel wrote beyond its shared memory");
-  }
-};
-
+typedef void (*Kernel)(void* arguments);
+void emulate_blocks(dim3 grid, dim3 block, size_t dynamic, Kernel kernel, void* arguments);
 template <class F> void emulate(dim3 grid, dim3 block, size_t dynamic, F kernel) {
-  const SharedFence fence(dynamic, 1);
-  const unsigned threads = block.x * block.y * block.z;
-  Barriers shared(threads);
-  blockDim = block, gridDim = grid;
-  std::vector<Fiber> team;
-  for (unsigned t = 0; t < threads; ++t)
-    team.push_back({{}, dim3(t % block.x, t / block.x % block.y, t / block.x / block.y), dim3(0, 0, 0), &shared, false});
-  body = [&] {
-    for (unsigned b = 0; b < grid.x; ++b) {
-      running->block = blockIdx = dim3(b, 0, 0);
-      kernel();
-      __syncthreads();
-    }
-  };
-  run(team);
-  fence.check();
+  emulate_blocks(grid, block, dynamic, [](void* f) { (*(F*)f)(); }, &kernel);
 }
 
 // A launch of blocks that meet: all of them at once. Those of a cluster have a barrier, and memory side by side.
@@ -291,8 +210,8 @@ struct cudaLaunchConfig_t {
   cudaLaunchAttribute* attrs;
   int numAttrs;
 };
-inline unsigned cluster_blocks = 1;
-inline std::vector<Barrier> clusters;
+extern unsigned cluster_blocks;
+extern Barrier* clusters;
 inline void cluster_barrier() { clusters[blockIdx.x / cluster_blocks].wait(); }
 inline ulonglong2 beside(const ulonglong2* here, int block) {
   constexpr int board = 16;  // of a block: those of all blocks lie in one array
@@ -303,20 +222,9 @@ template <class F> int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* n, F, 
 template <class F> int cudaOccupancyMaxActiveClusters(int* n, F, const cudaLaunchConfig_t* config) {
   return *n = 8 / config->gridDim.x, cudaSuccess;
 }
+void emulate_together(const cudaLaunchConfig_t* config, Kernel kernel, void* arguments);
 template <class... P, class... A> int cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A... args) {
-  const SharedFence fence(config->dynamicSmemBytes, config->gridDim.x);
-  std::deque<Barriers> shared;
-  blockDim = config->blockDim, gridDim = config->gridDim;
-  cluster_blocks = config->attrs->id == cudaLaunchAttributeClusterDimension ? config->attrs->val.clusterDim.x : gridDim.x;
-  clusters.clear();
-  for (unsigned b = 0; b < gridDim.x; b += cluster_blocks) clusters.push_back({cluster_blocks * blockDim.x});
-  std::vector<Fiber> all;
-  for (unsigned b = 0; b < gridDim.x; ++b) {
-    shared.emplace_back(blockDim.x);
-    for (unsigned t = 0; t < blockDim.x; ++t) all.push_back({{}, dim3(t, 0, 0), dim3(b, 0, 0), &shared.back(), false});
-  }
-  body = [&] { kernel(P(args)...); };
-  run(all);
-  fence.check();
+  auto call = [&] { kernel(P(args)...); };
+  emulate_together(config, [](void* f) { (*(decltype(call)*)f)(); }, &call);
   return cudaSuccess;
 }

@@ -15,6 +15,7 @@ from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
 
 TESTS = numbers.ROOT / "tests"
 RAG_KERNEL = numbers.ROOT / "eval" / "include" / "rag_kernel.h"
+EMULATION = TESTS / "cuda_emulation.cpp"
 HEADERS = [TESTS / "cuda_emulation.h", RAG_KERNEL, TESTS / "hopper_emulation.h"]
 FLAGS = f"-Og -fno-strict-aliasing -fPIC -std=c++20 -pthread -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
 
@@ -38,7 +39,10 @@ def build_emulated(source: str, folder: Path) -> Any:
     common += "using __nv_bfloat16 = rk::bf16;\nusing __half = rk::f16;\n"
     texts = [header.read_text() for header in HEADERS]
     made = made_once("emulated.h", common, "emulated.h.gch", f"{FLAGS} -x c++-header", toolchain(), folder, *texts)
-    command = ["g++", *FLAGS.split(), "-include", made / "emulated.h", "-shared", text, "-o", library]
+    once = f"{FLAGS} -I{TESTS} -c"
+    fibers = made_once(EMULATION.name, EMULATION.read_text(), "emulation.o", once, toolchain(), folder, texts[0])
+    same = fibers / "emulation.o"
+    command = ["g++", *FLAGS.split(), "-include", made / "emulated.h", "-shared", text, same, "-o", library]
     done = subprocess.run([*command, f"-L{numbers.FFI}/lib", "-ltvm_ffi"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return tvm_ffi.load_module(str(library))
