@@ -204,12 +204,13 @@ def test_functionalize_gives_a_row_a_problem(home: Path) -> None:
 def test_functionalize_takes_a_module_of_a_file(home: Path) -> None:
     (home / "mine.py").write_text(
         "import torch\nclass Scaled(torch.nn.Module):\n    def __init__(self, by):\n        super().__init__()\n"
-        "        self.by = by\n    def forward(self, x, *, plus=None):\n        return x * self.by + plus\n"
+        "        self.by = by\n    def forward(self, x, *, plus=None):\n        return x.add_(1) * self.by + plus\n"
     )
     given = ("--init", "by=2.5", "--inputs", "torch.ones(3, 4), plus=torch.ones(4)")
     done = cli_home.inside(home, "functionalize", "mine.py:Scaled", *given, "--json")
     (row,) = done.rows
     assert done.code == 0 and row["problem"] == "Scaled" and "def module_fn(" in row["source"], done.err
+    assert row["mutated"] == ["input 0"]
     refused = cli_home.inside(home, "functionalize", "relu.py", *given)
     assert refused.code == 2 and "mymodel.py:Block" in refused.err
 

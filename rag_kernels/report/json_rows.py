@@ -298,7 +298,7 @@ def functional_row(problem: FunctionalProblem) -> Row:
         "pointwise_flops": features.pointwise_flops,
         "bytes_moved": features.bytes_moved,
         "uses_random": problem.uses_random,
-        "mutated": list(problem.mutated),
+        "mutated": [*problem.mutated, *(f"input {path}" for path in problem.written)],
     }
 
 
