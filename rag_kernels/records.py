@@ -22,6 +22,7 @@ from rag_kernels.eval.records import (
 )
 
 REPEATS_TOLD = 4
+TUNE = "Tune: "  # what begins the idea of a draft that changes numbers of the offline writer's own texts alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -370,7 +370,9 @@ def test_from_the_archive_to_a_verdict(rms: FunctionalProblem, judge: LocalJudge
         archive=archive,
         judge=judge,
         functionalize=lambda p: functionalize(p, workers=judge.workers),
-        retrieve=Exemplars(Retriever(archive, embedder, device_key=judge.device.key), options, judge.device),
+        retrieve=Exemplars(
+            Retriever(archive, embedder, device_key=judge.device.key), options, judge.device, for_reading=False
+        ),
         index=lambda made: index_attempt(archive, made, embedder),
         make_writer=lambda ledger: OfflineWriter(),
     )

@@ -205,6 +205,8 @@ def test_what_has_little_in_common_or_is_known_to_lose_is_not_shown_to_a_reader(
     assert shelf.show(asked) == [near]
     assert set(shelf.show(asked, for_reading=False)) == {near, slow, far}
     assert shelf.show(problem("relu", 7.0))[0] == slow  # the same graph, that may be the only one
+    fast = shelf.add(problem("relu", 3.0), speedup=2.0)
+    assert slow not in shelf.show(problem("relu", 7.0), token_budget=10**6) and fast in shelf.show(problem("relu", 7.0))
 
 
 def test_of_another_kind_of_operator_only_what_gains_under_the_same_ceiling_is_shown(shelf: Shelf) -> None:

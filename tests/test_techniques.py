@@ -160,7 +160,11 @@ def test_an_idea_that_gained_on_several_problems_becomes_a_card() -> None:
     for name, us in (("tanh", 50.0), ("relu", 70.0), ("exp", 150.0)):
         lineage.step(problem(name), us, idea="Skip rows of zeros.", text=PLAIN)
     lineage.step(problem("sigmoid"), 40.0, idea="Once only.", text=PLAIN)
+    for name in ("tanh", "relu"):
+        lineage.step(problem(name, 3.0), 50.0, idea="Tune: tile 4096 -> 1024.", text=PLAIN)
     known = lineage.known("Skip rows of zeros.")
+    assert not [one for one in known_techniques(lineage.archive) if one.technique.title.startswith("Tune")]
+    assert cards_for([KnownTechnique(Technique("Tune: tile 4096 -> 1024.", ""))], problem(), device(), MEMORY) == []
     assert known.technique.origin == "lineage" and sorted(proof.gain < 1 for proof in known.evidence) == [
         False,
         False,

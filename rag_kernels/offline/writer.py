@@ -21,7 +21,7 @@ from rag_kernels.offline.graph.rewrites import rewrites, simplified
 from rag_kernels.offline.product_choice import advised
 from rag_kernels.offline.transplant import transplants
 from rag_kernels.offline.tuning import Parameters, describe, has_effect, neighbours, parameters_in, starting_parameters
-from rag_kernels.records import Brief, Draft, Shown
+from rag_kernels.records import TUNE, Brief, Draft, Shown
 
 
 class OfflineWriter:
@@ -164,7 +164,7 @@ def _tuned(brief: Brief, variants: Sequence[Variant], fused: Sequence[Draft]) ->
     for parameters in neighbours(base, leading.schedules if leading else ()):
         plan = variant.write(parameters)
         if plan and (leading is None or has_effect(plan.candidate.source, leading.candidate.source)):
-            yield variant.draft(plan, f"Tune: {describe(base, parameters)}.", best.candidate.id)
+            yield variant.draft(plan, f"{TUNE}{describe(base, parameters)}.", best.candidate.id)
 
 
 def _best(attempts: Sequence[Attempt]) -> Attempt | None:

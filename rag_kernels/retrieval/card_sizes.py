@@ -1,4 +1,4 @@
-"""At which sizes a technique is meant to help, and at which it did: rows and tensors, as numbers.
+"""For which operators and sizes a technique is meant, and at which sizes it helped: rows and tensors, as numbers.
 
 Comes in: shapes of a problem's tensors, a card's ranges, its evidence. Goes out: an `Extent`, how near two problems
 are, and words. A problem's row is the last dimension of its largest tensor. Knows nothing of weights and prompts.
@@ -7,7 +7,7 @@ are, and words. A problem's row is the last dimension of its largest tensor. Kno
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from rag_kernels.archive.techniques import Evidence, Technique
@@ -29,6 +29,11 @@ def extent_of(shapes: Iterable[Sequence[int]]) -> Extent | None:
     known: list[tuple[int, ...]] = [tuple(shape) for shape in shapes]
     largest = max(known, key=_elements, default=())
     return Extent(largest[-1], _elements(largest)) if largest and _elements(largest) else None
+
+
+def operators_of(card: Technique, families: Set[str]) -> list[str]:
+    """Return which of the operators that a card is for a problem has, by the words of its description."""
+    return sorted(operator for operator in card.operators if families >= set(operator.split("+")))
 
 
 def within(card: Technique, extent: Extent | None) -> bool:

@@ -15,8 +15,8 @@ from rag_kernels.eval.machine.device import target_of
 from rag_kernels.eval.records import Device, FunctionalProblem
 from rag_kernels.feedback.bottleneck import Bottleneck
 from rag_kernels.ingest.description.describe import description
-from rag_kernels.records import Card
-from rag_kernels.retrieval.card_sizes import Extent, extent_of, nearness, told_extents, told_sizes, within
+from rag_kernels.records import TUNE, Card
+from rag_kernels.retrieval.card_sizes import Extent, extent_of, nearness, operators_of, told_extents, told_sizes, within
 
 MOST = 3  # cards in a prompt
 LEAST = 0.2  # of a card that fits in every way and has held wherever it was tried
@@ -51,6 +51,8 @@ def cards_for(
     extent = extent_of(tensor.spec.shape for tensor in fp.tensors)
     found = []
     for one in known:
+        if one.technique.title.startswith(TUNE):  # of archives from before such ideas were left out
+            continue
         fit, why = _fit(one, families, _read(fp), device, bottleneck.kind)
         if not within(one.technique, extent):
             fit *= OUTSIDE
@@ -76,7 +78,7 @@ def _fit(known: KnownTechnique, families: set[str], dtypes: set[str], device: De
     if card.dtypes and not set(card.dtypes) & dtypes:
         return 0.0, ""
     fit, why = 1.0, []
-    shared = sorted(operator for operator in card.operators if set(operator.split("+")) <= families)
+    shared = operators_of(card, families)
     if card.operators:
         if not shared:
             return 0.0, ""

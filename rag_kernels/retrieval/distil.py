@@ -4,7 +4,7 @@ Comes in: an archive. Goes out: new rows of evidence, and new cards. A kernel us
 signs is found in its source, comments and checks of arguments left out. A kernel and what was made from it prove
 something where one of them uses a technique and the other does not, and both were timed on the same problem and device:
 what the use gains, whichever of them came first. A pair that differs by several cards for such a problem proves none of
-them. An idea that gained much, and that no card explains, becomes a card.
+them. An idea that gained much, and that no card explains, becomes a card; not what changes numbers of a text alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 from rag_kernels.archive.protocol import Tables
 from rag_kernels.archive.techniques import Pair, Technique, add_evidence, add_techniques, known_techniques, pairs
 from rag_kernels.ingest.description.describe import functional_text
-from rag_kernels.retrieval.card_sizes import extent_of, within
+from rag_kernels.records import TUNE
+from rag_kernels.retrieval.card_sizes import extent_of, operators_of, within
 from rag_kernels.text.called import called_only
 
 SEEDS = Path(__file__).with_name("techniques.toml")
@@ -69,7 +70,7 @@ def differ_by(pair: Pair, cards: Sequence[Technique]) -> list[Technique]:
     meant = [
         card
         for card in found
-        if (not card.operators or families & set(card.operators))
+        if (not card.operators or operators_of(card, families))
         and (not card.dtypes or set(card.dtypes) & set(pair.dtypes))
         and within(card, extent)
     ]
@@ -99,7 +100,7 @@ def _new_cards(unexplained: Sequence[Pair]) -> dict[Technique, list[Pair]]:
     by_idea: dict[tuple[str, str], list[Pair]] = defaultdict(list)
     for pair in unexplained:
         text = " ".join(pair.idea.split())
-        if text:
+        if text and not text.startswith(TUNE):
             by_idea[text, pair.backend].append(pair)
     found: dict[Technique, list[Pair]] = {}
     for (text, backend), group in by_idea.items():

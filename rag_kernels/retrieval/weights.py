@@ -63,13 +63,15 @@ def same_ceiling(corpus: Corpus, query: Query, rows: Rows) -> NDArray[np.bool_]:
 def worth_reading(corpus: Corpus, query: Query, found: Candidates) -> NDArray[np.bool_]:
     """Return which kernels a writer may learn from: those of problems that are like the one asked for or built around
     an operator of its family, or for which products of the same kind of numbers are the ceiling as they are here; of
-    another kind of operator those alone that the same ceiling bounds and that gain by more than a few percent; and none
-    that is known to lose, but on the same graph.
+    another kind of operator those alone that gain by more than a few percent, and have the same ceiling or much of the
+    graph; and none that is known to lose, unless all on the same graph do.
     """
     rows = found.rows
     functional, speedup = corpus.catalogue.functional[rows], corpus.catalogue.speedup[rows]
     same_graph = corpus.graph_key[functional] == (query.graph_key or "")
-    wins = np.isnan(speedup) | (speedup >= LEAST_SPEEDUP) | same_graph
+    wins = np.isnan(speedup) | (speedup >= LEAST_SPEEDUP)
+    if not (same_graph & wins).any():
+        wins |= same_graph
     if not {"dense", "graph"} <= found.scores.keys():
         return np.asarray(wins, dtype=np.bool_)
     graph = found.scores["graph"]
@@ -83,7 +85,7 @@ def worth_reading(corpus: Corpus, query: Query, found: Candidates) -> NDArray[np
         if query.facts.intensity > query.ridge:
             short = np.array([_is_short(dtypes) for dtypes in corpus.dtypes])[functional]
             like |= short == _is_short(" ".join(query.facts.dtypes))
-        elsewhere &= ceiling
+        elsewhere &= ceiling | (graph >= LIKE_GRAPH)  # what has a part of the graph serves for that part
     return np.asarray((same_kind | (like & elsewhere)) & wins, dtype=np.bool_)
 
 
