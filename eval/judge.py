@@ -294,7 +294,8 @@ class LocalJudge:
                     loaded=loading.result if loading else None,
                 )
                 verdict = trial.run(baseline)
-                stages |= trial.stage_s
+                prepare_s = stages["prepare"] + trial.stage_s.get("prepare", 0.0)
+                stages |= trial.stage_s | {"prepare": prepare_s}
                 started = perf_counter()
                 verdict = self._profiler.look(verdict, known, candidate)
                 stages |= {"counters": perf_counter() - started} if self.limits.ncu else {}

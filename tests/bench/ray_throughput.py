@@ -62,8 +62,8 @@ class Arm:
 Work = dict[FunctionalProblem, list[Candidate]]
 
 
-def work(backend: Backend, kernels: int, spellings: int, *, copies: int = 1, problems: int | None = None) -> Work:
-    """Kernels spread over the corpus, by problem, each in so many spellings; `copies` of the first `problems`."""
+def work(backend: Backend, kernels: int, spellings: int, *, problems: int | None = None) -> Work:
+    """Kernels spread over the corpus, by problem, each in so many spellings; of the first `problems`."""
     corpus = cuda_kernels() if backend == "cuda" else [h for h in honest_kernels() if h.candidate.tier == "kernel"]
     chosen = corpus[:: max(1, len(corpus) // kernels)][:kernels]
     asked: dict[str, list[Candidate]] = {}
@@ -71,13 +71,21 @@ def work(backend: Backend, kernels: int, spellings: int, *, copies: int = 1, pro
         for number in range(spellings):
             text = f"{honest.candidate.source}\n// spelling {number}\n"
             asked.setdefault(honest.task_source, []).append(replace(honest.candidate, source=text))
+    sources = list(asked)[:problems]
+    with Workers() as workers, ThreadPoolExecutor() as pool:
+        named = [problem_from_source(f"task{number}", source) for number, source in enumerate(sources)]
+        forms = list(pool.map(lambda problem: functionalize(problem, workers=workers), named))
+    return {form: asked[source] for form, source in zip(forms, sources, strict=True)}
+
+
+def copies(todo: Work, count: int) -> Work:
+    """Return each problem so many times; a comment makes each copy a problem of its own, with its own candidates."""
     found: Work = {}
-    with Workers() as workers:
-        for number, source in enumerate(list(asked)[:problems]):
-            for copy in range(copies):
-                problem = problem_from_source(f"task{number}_{copy}", f"{source}\n# copy {copy}\n")
-                texts = [replace(c, source=f"{c.source}// copy {copy}\n") for c in asked[source]]
-                found[functionalize(problem, workers=workers)] = texts
+    for number in range(count):
+        for form, candidates in todo.items():
+            text = f"{form.problem.source}\n# copy {number}\n"
+            texts = [replace(c, source=f"{c.source}// copy {number}\n") for c in candidates]
+            found[replace(form, problem=problem_from_source(f"{form.problem.name}_{number}", text))] = texts
     return found
 
 
@@ -160,6 +168,7 @@ def main() -> None:
     parser.add_argument("--cpus", type=int, default=0, help="cores of a judge; else a share by the largest arm")
     parser.add_argument("--each", type=int, help="problems for each judge of an arm, instead of the same list for all")
     parser.add_argument("--arm-seconds", type=float, default=1e9)
+    parser.add_argument("--cold", action="store_true", help="judge nothing before the first arm")
     parser.add_argument("--no-compile", action="store_true", help="measure no torch.compile baseline")
     asked = parser.parse_args()
     asked.counts = [int(count) for count in (asked.gpus or asked.judges).split(",")]
@@ -170,12 +179,11 @@ def main() -> None:
     whose = " for each judge" if asked.each else ""
     print(f"{expected} candidates of {len(todo)} problems{whose}; {machine}.", flush=True)
     problem, candidates = next(iter(todo.items()))
-    run(backend, 1, {problem: candidates[:1]}, asked)  # compilers and libraries are read from disk before any arm
+    if not asked.cold:
+        run(backend, 1, {problem: candidates[:1]}, asked)  # compilers and libraries are read from disk before any arm
     arms: list[Arm] = []
     for count in asked.counts:
-        if asked.each:
-            todo = work(backend, asked.kernels, asked.spellings, copies=count, problems=asked.each)
-        arms.append(run(backend, count, todo, asked))
+        arms.append(run(backend, count, copies(todo, count) if asked.each else todo, asked))
         names = Counter(code for judged in arms[-1].verdicts.values() for code in codes(judged.verdict))
         print(f"\n{count} judges: {dict(names)}\n\n{table(arms, expected, weak=bool(asked.each))}", flush=True)
         print(f"\n{stages(arms)}", flush=True)
