@@ -2,13 +2,14 @@
 
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rag_kernels.eval.build import compile as building
-from rag_kernels.eval.build.compile import BuildError, Built, build, toolchain
+from rag_kernels.eval.build.compile import BuildError, Built, build, made_once, toolchain
 from rag_kernels.eval.records import MachineError
 from rag_kernels.eval.trial.result_class import links_library
 from rag_kernels.eval.trial.surroundings import looks_around
@@ -122,3 +123,13 @@ def test_what_a_kernel_takes_is_its_sources_own(tmp_path: Path) -> None:
         assert " getenv@" in subprocess.run(nm, capture_output=True, text=True, check=True).stdout
         assert looks_around(built.library, source, on_gpu=False) == found
         assert links_library(built.library, source, on_gpu=False) == ""
+
+
+def test_what_all_builds_share_is_compiled_once_though_several_begin_together(tmp_path: Path) -> None:
+    calls, slow = tmp_path / "calls", tmp_path / "cxx"
+    slow.write_text(f'#!/bin/sh\necho called >> {calls}\nsleep 0.2\nfor last; do :; done\n: > "$last"\n')
+    slow.chmod(0o755)
+    tools = replace(toolchain(), cxx=str(slow), version=str(tmp_path))
+    with ThreadPoolExecutor(3) as pool:
+        made = {*pool.map(lambda _: made_once("a.h", "", "a.h.gch", "-x c++-header", tools, tmp_path), range(3))}
+    assert calls.read_text() == "called\n" and [(folder / "a.h.gch").is_file() for folder in made] == [True]

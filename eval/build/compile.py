@@ -11,6 +11,7 @@ the system, the toolchain and their own scratch folder; no home, no network, no 
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import re
@@ -260,15 +261,19 @@ def header_folder(cache: Path) -> Path:
 def made_once(name: str, text: str, result: str, flags: str, tools: Toolchain, cache: Path, *more: str) -> Path:
     """Return the folder with `result`, which is compiled from our own `text`; found in the cache the next time."""
     folder = header_folder(cache) / content_id("h", text, *more, flags, tools.version)
-    if not (folder / result).is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-        staged = folder / f"{os.getpid()}.{threading.get_ident()}.tmp"
-        command = [tools.cxx, *flags.split(), str(folder / name), "-o", str(staged)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMPILE_LIMIT_S)
-        if done.returncode != 0:
-            raise MachineError(f"{tools.cxx} cannot compile {name}: {done.stderr.strip()[:300]}")
-        staged.rename(folder / result)
+    if (folder / result).is_file():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "making").open("w") as making:
+        fcntl.flock(making, fcntl.LOCK_EX)  # several judges begin at once, and each would take seconds for the same
+        if not (folder / result).is_file():
+            (folder / name).write_text(text)
+            staged = folder / f"{result}.tmp"
+            command = [tools.cxx, *flags.split(), str(folder / name), "-o", str(staged)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMPILE_LIMIT_S)
+            if done.returncode != 0:
+                raise MachineError(f"{tools.cxx} cannot compile {name}: {done.stderr.strip()[:300]}")
+            staged.rename(folder / result)
     return folder
 
 
