@@ -183,6 +183,22 @@ def test_names_alone_make_no_other_kernel() -> None:
     assert anonymous("f_22", swapped) != anonymous("f_22", other)
 
 
+def test_pieces_of_many_loads_are_stored_and_not_all_computed_for_each_element(tmp_path: Path) -> None:
+    """Two levels of a wavelet and back: an element would take all that its neighbours take."""
+    down = "; ".join(
+        f"a, b = x{n}[:, ::2], x{n}[:, 1::2]; x{n + 1}, d{n + 1} = a + b, (a - b).abs() * (a - b).sign()"
+        for n in range(3)
+    )
+    up = "; ".join(
+        f"x{n} = torch.stack([x{n} + d{n}, x{n} - d{n}], -1).flatten(1) / 2; x{n - 1} = x{n}" for n in (3, 2, 1)
+    )
+    fp = functional("wavelet", Case(f"x0 = x; {down}; {up}; return x0 + y", "torch.randn(5, 64)", "torch.randn(64)"))
+    plan = write(fp, CpuParameters())
+    assert plan is not None and plan.regions > 2
+    assert max(len(re.findall(r"x\.data\[", nest)) for nest in plan.candidate.source.split("pragma omp parallel")) <= 24
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
 def test_columns_of_many_tensors_leave_registers_for_their_block() -> None:
     init = "self.b = nn.ParameterList(nn.Parameter(torch.rand(64, 80)) for _ in range(14))"
     body = "import math; t = math.prod([*self.b], start=x); return t.sum(0) + y"

@@ -238,7 +238,7 @@ def cat(lowering: Lowering, node: Node) -> ir.Value:
     return lowering.joined(node, values, dim)
 
 
-MOST_CHOSEN = 4  # pieces
+MOST_CHOSEN, CHOSEN_LOADS = 4, 8  # pieces, and loads of each, which every element takes of all of them
 
 
 def are_of_one_tensor(values: list[ir.Value], dim: int) -> bool:
@@ -248,8 +248,8 @@ def are_of_one_tensor(values: list[ir.Value], dim: int) -> bool:
     inside = [list(ir.walk(v)) for v in values]
     if any(isinstance(v, ir.Reduce | ir.Scan) for found in inside for v in found):
         return False
-    reads = [{v.buffer for v in found if isinstance(v, ir.Load)} for found in inside]
-    return all(read == reads[0] and read for read in reads)
+    loads = [[v.buffer for v in found if isinstance(v, ir.Load)] for found in inside]
+    return all(set(found) == set(loads[0]) and 0 < len(found) <= CHOSEN_LOADS for found in loads)
 
 
 def chosen(lowering: Lowering, values: list[ir.Value], dim: int) -> ir.Value:
