@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.machine.device import bytes_us
 from rag_kernels.eval.process.workers import Worker
-from rag_kernels.eval.records import FunctionalProblem, Measurement
+from rag_kernels.eval.records import FunctionalProblem, Measurement, ScalarArgument
 from rag_kernels.eval.scaled_problem import Reach
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
@@ -102,6 +102,9 @@ class ProblemKnowledge:
             notes.append("the module does not run in fp64: compared with its own dtype")
         if self.admission and self.admission.degenerate:
             notes.append(f"degenerate problem, no speed claim: {self.admission.degenerate}")
+        numbers = [f"{a.name}={a.value}" for a in fp.arguments if isinstance(a, ScalarArgument)]
+        if numbers:
+            notes.append(f"for {', '.join(numbers)} alone: numbers among the inputs are part of the graph")
         if fp.mutated:
             notes.append(f"updates of {', '.join(fp.mutated)} are not part of the call")
         if bytes_us(fp.features, self.session.device) > 1.05 * measurement.candidate_us:

@@ -209,9 +209,8 @@ def _wider(reach: Reach) -> Reach:
 def _few(fp: FunctionalProblem, small: FunctionalProblem, few: Few) -> Search:
     """Find the problem with one size that is less than any other, by itself or with those equal to it."""
     for together in (False, True):
-        changed = fewer(
-            unfolded(small.problem), few.number, few.value, together=together, reach=few.reach, times=few.times
-        )
+        base = (fp if few.times > 1 else small).problem  # what is long is longer than the problem's own
+        changed = fewer(unfolded(base), few.number, few.value, together=together, reach=few.reach, times=few.times)
         if changed is None:
             return None
         found = yield changed
