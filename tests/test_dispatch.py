@@ -14,8 +14,7 @@ from factories import candidate, device, environment, judged, passed, problem
 from rag_kernels.cluster.dispatcher import Dispatcher, RetryRules
 from rag_kernels.cluster.ray_judge import ClusterJudge
 from rag_kernels.cluster.records import Job, LostError
-from rag_kernels.cluster.remote_judge import VERSION, About, Fault, JudgeSpec, RemoteJudge
-from rag_kernels.eval.limits import Limits
+from rag_kernels.cluster.remote_judge import VERSION, About, Fault
 from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Judged, MachineError, ProblemError
 
 LIMIT_S = 30.0
@@ -35,7 +34,7 @@ class ObedientHandle:
     def open(self) -> Future[Any]:
         return _done(self._about)
 
-    def build(self, problem: FunctionalProblem, candidate: Candidate) -> None:
+    def build(self, candidate: Candidate) -> None:
         self._pool.built.append((self, candidate))
 
     def judge(self, problem: FunctionalProblem, candidate: Candidate, confirm: bool) -> Future[Any]:
@@ -144,29 +143,6 @@ def test_candidates_are_built_where_they_will_be_judged(opened: Opened) -> None:
     pool.next().say(RIGHT)
     last = pool.next()
     assert (last.handle, last.candidate) in pool.built and (first.handle, first.candidate) not in pool.built[2:]
-
-
-def test_a_problem_is_looked_at_once_where_another_one_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes wrong then shows again when it is judged."""
-    remote, built, examined = RemoteJudge(JudgeSpec("cuda", Limits(), 1)), list[Candidate](), list[FunctionalProblem]()
-
-    class Local:
-        build_ahead = built.append
-
-        def judge(self, problem: FunctionalProblem, candidates: list[Candidate]) -> list[tuple[Candidate, Judged]]:
-            return [(c, RIGHT) for c in candidates]
-
-        def examine_ahead(self, problem: FunctionalProblem) -> None:
-            examined.append(problem)
-            raise ProblemError("no")
-
-    monkeypatch.setattr(remote, "_judge", Local())
-    first, second, third = (candidate(variant=n) for n in range(3))
-    assert remote.judge(RELU, first, confirm=False) == RIGHT
-    for one, of in ((second, RELU), (third, TANH), (third, TANH)):
-        remote.build(of, one)
-    assert examined == [TANH] and built == [second, third]
-    assert remote.judge(TANH, third, confirm=False) == RIGHT
 
 
 def test_a_lost_judge_costs_a_retry_on_another_one(opened: Opened) -> None:

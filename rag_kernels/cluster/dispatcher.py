@@ -212,7 +212,7 @@ class Dispatcher:
             left = [job for job in self._queue if job.built_by is None and not job.confirm and self._may(slot, job)]
             for job in sorted(left, key=partial(self._reluctance, slot))[: AHEAD - load[slot]]:
                 job.built_by = slot
-                slot.handle.build(job.problem, job.candidate)
+                slot.handle.build(job.candidate)
 
     def _may(self, slot: JudgeSlot, job: Job) -> bool:
         """Return whether a judge may have a job: it goes back to where it failed only if there is no other place."""

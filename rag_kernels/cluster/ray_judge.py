@@ -154,8 +154,8 @@ class RayJudgeHandle:
     def open(self) -> Future[About | Fault]:
         return self._future(self._actor.open.remote())
 
-    def build(self, problem: FunctionalProblem, candidate: Candidate) -> None:
-        self._actor.build.remote(problem, candidate)
+    def build(self, candidate: Candidate) -> None:
+        self._actor.build.remote(candidate)
 
     def judge(self, problem: FunctionalProblem, candidate: Candidate, confirm: bool) -> Future[Judged | Fault]:
         return self._future(self._actor.judge.remote(problem, candidate, confirm))

@@ -93,7 +93,6 @@ class RemoteJudge:
         self._cores = os.sched_getaffinity(0)
         self._share: IO[str] | None = None
         self._building: dict[str, Future[None]] = {}
-        self._known: set[str] = set()  # problems that are or were looked at
         self._lock = threading.Lock()
 
     def open(self) -> About | Fault:
@@ -135,11 +134,8 @@ class RemoteJudge:
         cores = sorted(self._cores)
         return f"core {cores[0]}" if len(cores) == 1 else f"cores {cores[0]} to {cores[-1]}"
 
-    def build(self, problem: FunctionalProblem, candidate: Candidate) -> None:
-        """Build a candidate that may be judged soon; a judgement that comes meanwhile waits for it.
-
-        Then look at its problem, if that is another one than was asked for until now.
-        """
+    def build(self, candidate: Candidate) -> None:
+        """Build a candidate that may be judged soon; a judgement that comes meanwhile waits for it."""
         done: Future[None] = Future()
         with self._lock:
             if self._judge is None or candidate.id in self._building:
@@ -152,24 +148,12 @@ class RemoteJudge:
             log.warning("%s was not built ahead: %s", candidate.id, error)
         finally:
             done.set_result(None)
-        try:
-            if self._is_new(problem):
-                self._judge.examine_ahead(problem)
-        except Exception as error:  # as above
-            log.warning("%s was not examined ahead: %s", problem.problem.name, error)
-
-    def _is_new(self, problem: FunctionalProblem) -> bool:
-        with self._lock:
-            new = problem.problem.id not in self._known
-            self._known.add(problem.problem.id)
-        return new
 
     def judge(self, problem: FunctionalProblem, candidate: Candidate, confirm: bool) -> Judged | Fault:
         """Return a verdict, or a Fault for whatever goes wrong on our side, so that another judge can be asked."""
         os.sched_setaffinity(0, self._cores)
         try:
             assert self._judge is not None, "the judge has not been opened"
-            self._is_new(problem)  # it is looked at here
             with self._lock:
                 ahead = self._building.pop(candidate.id, None)
             if ahead is not None:
