@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -331,3 +332,12 @@ def test_quads_are_taken_only_where_every_row_begins_at_sixteen_bytes(
     checked = checked.replace("Pack { T x[N]; };\n", f"Pack {{ T x[N]; }};\n{load}", 1)
     guarded = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=checked))
     assert worst_ratio(odd, numbers.caller(guarded, odd, tmp_path)) < numbers.RATIO
+
+
+@pytest.mark.parametrize("tensors", [1, 2])
+def test_a_thread_keeps_no_more_of_columns_than_it_has_registers_for(tensors: int) -> None:
+    """Of two tensors a few threads share columns of 64 elements; of one a thread keeps them."""
+    body = f"z = {'x * y' if tensors == 2 else 'x'}; return z / z.pow(2).sum(1, keepdim=True).sqrt()"
+    fp = functional("columns", Case(body, "torch.randn(2, 64, 256, 272)", "torch.rand(2, 64, 256, 272)"))
+    plan = write(fp, CudaParameters())
+    assert plan is not None and bool(re.search(r"float kept\d+\[64\]", plan.candidate.source)) is (tensors == 1)

@@ -30,7 +30,7 @@ from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number, c_name
 
-KEPT_COLUMN, MANY_COLUMNS = 64, 1 << 17
+KEPT_COLUMN, KEPT_NUMBERS, MANY_COLUMNS = 64, 96, 1 << 17
 SHORT_COLUMN, LONG_WINDOW = 32, 512  # elements that one thread does alone, and where there are many windows
 
 
@@ -281,7 +281,8 @@ class CudaRegion(ReduceLoops):
         guarded = any(isinstance(v, ir.Reduce) and v.guards for v in ir.walk(*self.values))
         few = not fixed or guarded or self.has_scan() or nest.schedule != "column"
         passes = self.top + bool(self.inner_stores())
-        return not few and passes > 1 and self.reduced_count() <= KEPT_COLUMN and count_of(loops) >= MANY_COLUMNS
+        short = self.reduced_count() <= KEPT_COLUMN and self.reduced_count() * len(self.column_reads()) <= KEPT_NUMBERS
+        return not few and passes > 1 and short and count_of(loops) >= MANY_COLUMNS
 
     # Point ----------------------------------------------------------------------------------------------------
 
@@ -352,12 +353,18 @@ class CudaRegion(ReduceLoops):
         for loop in self.nest.reduced:
             place = loop.var if place == "0" else f"({place}) * {loop.size} + {loop.var}"
         declared, loads = [], []
+        for text in self.column_reads():
+            name = self.printer.name("kept")
+            self.known_loads[text] = f"{name}[{place}]"
+            declared.append(f"float {name}[{self.reduced_count()}];")
+            loads.append(f"{name}[{place}] = {text};")
+        return [*declared, *around(self.nest.reduced, loads, unroll=True)]
+
+    def column_reads(self) -> list[str]:
+        """Return the elements of a column that a thread can keep, as C."""
+        found: dict[str, None] = {}
         for v in ir.walk(*self.values):
             access = self.nest.accesses.get(v) if isinstance(v, ir.Load) else None
             if isinstance(v, ir.Load) and access and v.dtype == "float32" and self.is_inner(v) and not access.values:
-                text, name = f"{self.printer.pointers[v.buffer]}[{self.nest.offset(access)}]", self.printer.name("kept")
-                if text not in self.known_loads:
-                    self.known_loads[text] = f"{name}[{place}]"
-                    declared.append(f"float {name}[{self.reduced_count()}];")
-                    loads.append(f"{name}[{place}] = {text};")
-        return [*declared, *around(self.nest.reduced, loads, unroll=True)]
+                found[f"{self.printer.pointers[v.buffer]}[{self.nest.offset(access)}]"] = None
+        return list(found)
