@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -53,10 +54,32 @@ def kept_judge(
     """Open a judge, or take the one with these limits; one over a cache of its own is closed again."""
     place, limits = cache_dir or default_cache(), limits or Limits()
     if place == _shared_cache():
-        yield _judge(backend, limits, at_other_sizes)
+        with _lent(_judge(backend, limits, at_other_sizes)) as judge:
+            yield judge
         return
     with open_judge(backend, limits=limits, cache_dir=place, at_other_sizes=at_other_sizes) as own:
         yield own
+
+
+@contextmanager
+def _lent(judge: LocalJudge) -> Iterator[LocalJudge]:
+    """Lend a judge. Its sessions, of a hundred open files, stay for who asks next, but for a few judges."""
+    _LENT[judge] += 1
+    if judge in _RESTING:
+        _RESTING.remove(judge)
+    try:
+        yield judge
+    finally:
+        _LENT[judge] -= 1
+        if not _LENT[judge]:
+            _RESTING.append(judge)
+        while len(_RESTING) > WARM:
+            _RESTING.pop(0).sessions.close()
+
+
+WARM = 2
+_LENT: Counter[LocalJudge] = Counter()
+_RESTING: list[LocalJudge] = []
 
 
 @contextmanager
