@@ -215,7 +215,7 @@ def form_of(one: Job, judge: LocalJudge, folder: Path, kept: Path | None) -> Fun
     Raises ProblemError where there is none.
     """
     path = converted(Path(one["file"]), one["dtype"], folder) if one["dtype"] else Path(one["file"])
-    problem = load_pass(path, "training" if "joint" in one else "forward")
+    problem = load_pass(path, "training" if one.get("joint") else "forward")
     told = f"{judge.environment.torch} {one['max_mib']} {problem.source}"
     name = f"form_{hashlib.sha256(told.encode()).hexdigest()[:24]}"
     if kept is not None and (file := kept / f"{name}.json").is_file():
