@@ -40,6 +40,9 @@ class Operator:
     # What its arguments mean.
     commutative: str = ""  # the overload whose two operands may change places
     dims: tuple[int, ...] = ()  # positions of dimensions, which may count from the end
+    places: Literal["", "along", "whole"] = (
+        ""  # what is read or written at: (tensor, dimension, places), (tensor, places)
+    )
     defaults: tuple[tuple[int, Scalar], ...] = ()  # of positions that recorded calls may leave out
     added: int | None = None  # position of the operand of a product that is added to it
     one_hot: tuple[tuple[int, Along], ...] = ()  # operands of a product to probe, and the sides that outputs are on
@@ -213,12 +216,15 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("one_hot pixel_shuffle pixel_unshuffle", Operator(cost="layout", in_functional=True)),
     ("constant_pad_nd", Operator(exact=True)),
     ("index", replace(_LAYOUT, exact=True, reads_in_part=True)),
-    ("index_select gather embedding", Operator(cost="layout", exact=True, reads_in_part=True)),
-    ("take take_along_dim masked_select", Operator(reads_in_part=True)),
-    ("scatter", Operator(reads_in_part=True, last_write_stays=True)),
-    ("index_copy index_put _unsafe_index_put put masked_scatter", Operator(last_write_stays=True)),
+    ("index_select gather", Operator(cost="layout", exact=True, reads_in_part=True, places="along")),
+    ("embedding", Operator(cost="layout", exact=True, reads_in_part=True, places="whole")),
+    ("take", Operator(reads_in_part=True, places="whole")),
+    ("take_along_dim masked_select", Operator(reads_in_part=True)),
+    ("scatter", Operator(reads_in_part=True, last_write_stays=True, places="along")),
+    ("index_copy", Operator(last_write_stays=True, places="along")),
+    ("index_put _unsafe_index_put put masked_scatter", Operator(last_write_stays=True)),
     ("tensor_split", Operator(literal_numbers=True)),
-    ("scatter_add scatter_reduce index_add index_fill index_reduce", Operator()),
+    ("scatter_add scatter_reduce index_add index_fill index_reduce", Operator(places="along")),
     ("embedding_dense_backward diag diff _weight_norm trace renorm cdist", Operator()),
     ("max_pool2d_with_indices_backward max_pool3d_with_indices_backward", Operator(jumps=True)),
     ("avg_pool2d_backward avg_pool3d_backward", Operator()),

@@ -24,9 +24,6 @@ from rag_kernels.eval.numerics.compare import NOISE_SHARE, UNIT_ROUNDOFF
 SCALE = 16.0
 TABLE = 4 * BLOCK
 Change = Callable[[torch.Tensor], torch.Tensor]
-# Operators that read or write at places: (the tensor, its dimension, the places), or (the tensor, the places).
-ALONG = frozenset("gather scatter scatter_add scatter_reduce index_select index_add index_copy index_fill".split())
-AT = frozenset({"embedding", "take"})
 MATMUL_LIKE = re.compile(
     r"_?(add|badd)?(b?mm|bmm|mv|dot|vdot|addr)|linear\w*|\w*conv\w*|\w*scaled_dot_product\w*|\w*(rnn|lstm|gru)\w*"
     r"|_transformer_encoder_layer_fwd|_native_multi_head_attention|_trilinear|_grouped_mm"
@@ -90,9 +87,10 @@ def _within_reach(name: str, args: Any) -> Any:
     A GPU would end the process for it.
     """
     base = name.rstrip("_")
-    if base in AT:
+    places = operator(base).places
+    if places == "whole":
         at, size = 1, args[0].numel() if base == "take" else args[0].shape[0]
-    elif base in ALONG and isinstance(args[1], int) and args[0].dim():
+    elif places and isinstance(args[1], int) and args[0].dim():
         at, size = 2, args[0].shape[args[1]]
     else:
         return args

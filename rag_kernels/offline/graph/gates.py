@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from rag_kernels.eval.aten import base_name
+from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.graph.rewrites import NewNodes, live
@@ -19,9 +19,6 @@ from rag_kernels.offline.graph.subgraph_match import refs_of, specs_of
 from rag_kernels.offline.graph.written_places import renamed
 
 CUTS = frozenset({"chunk", "split", "split_with_sizes"})
-ACTIVATIONS = frozenset(
-    {"silu", "gelu", "sigmoid", "relu", "relu6", "tanh", "mish", "elu", "leaky_relu", "hardswish", "hardsigmoid"}
-)
 MOST_STEPS = 3  # between a half and the gate
 FEW_ROWS = 64  # of what is multiplied: weights are streamed for so few, by a kernel that has one product
 
@@ -109,12 +106,12 @@ class _Graph:
         return cut if met and met[0] is not None and met[0] is met[1] else None
 
     def gate_of(self, piece: Node) -> Node | None:
-        """Return the product in which a half, or an activation of it, meets the other."""
+        """Return the product in which a half, or a function of its elements, meets the other."""
         node: Node | None = piece
         for _ in range(MOST_STEPS):
             node = self.reader_of(node.name) if node else None
             if node is None or base_name(node.op) == "mul":
                 return node
-            if base_name(node.op) not in ACTIVATIONS:
+            if not operator(node.op).elementwise:
                 return None
         return None
