@@ -40,9 +40,7 @@ class Operator:
     # What its arguments mean.
     commutative: str = ""  # the overload whose two operands may change places
     dims: tuple[int, ...] = ()  # positions of dimensions, which may count from the end
-    places: Literal["", "along", "whole"] = (
-        ""  # what is read or written at: (tensor, dimension, places), (tensor, places)
-    )
+    places: Literal["", "along", "whole"] = ""  # it takes (tensor, dimension, places), or (tensor, places)
     defaults: tuple[tuple[int, Scalar], ...] = ()  # of positions that recorded calls may leave out
     added: int | None = None  # position of the operand of a product that is added to it
     one_hot: tuple[tuple[int, Along], ...] = ()  # operands of a product to probe, and the sides that outputs are on

@@ -27,6 +27,8 @@ IRREGULAR = "irregular"
 DISORDER = "irregular order"
 # One content, parameters as the module begins with them, and its lines in another order: what is kept by a sum of them.
 BEGUN, OTHER_ROWS, OTHER_COLUMNS = "lines in order", "rows in another order", "columns in another order"
+MOVED = (OTHER_ROWS, OTHER_COLUMNS)
+LINES = (BEGUN, *MOVED)
 OF_ITS_SIDE = ", of the problem's own sign"  # behind a kind: where the module is not sound on both sides of zero
 SPECIAL = (
     EDGES,

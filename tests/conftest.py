@@ -30,7 +30,7 @@ LONG = """
 
 
 def pytest_configure() -> None:
-    """Look for garbage as seldom as commands do: after each 700 objects it took up to a sixth of a file's time."""
+    """Look for garbage as seldom as commands do."""
     gc.set_threshold(*SELDOM)
 
 
@@ -54,7 +54,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
     What takes long is made once: precompiled headers (also for judges with a cache of their own), baselines, builds.
     Judges and warm parents that commands and calls of this process open stay open for the next one. Those of several
-    test processes do not wait for each other's clocks on a CPU: no test asserts a time, and an eighth of it went there.
+    test processes do not wait for each other's clocks on a CPU: no test asserts a time.
     """
     here = tmp_path_factory.getbasetemp()
     folder = (here.parent if "PYTEST_XDIST_WORKER" in os.environ else here) / "cache"

@@ -39,11 +39,11 @@ from rag_kernels.eval.input_kinds import (
     INTEGER_KINDS,
     INTEGERS,
     IRREGULAR,
+    LINES,
     MULTIPLES,
     NON_FINITE,
     OF_ITS_SIDE,
     OTHER_COLUMNS,
-    OTHER_ROWS,
     PROBES,
     REPEATED,
     SEARCHED,
@@ -260,9 +260,9 @@ class Reference:
         `numerics.input_draws`."""
         on_gpu = self.device.type != "cpu"
         target = [torch.empty_like(t) for t in self.module.values] if on_gpu else arena
-        if kind in (BEGUN, OTHER_ROWS, OTHER_COLUMNS):  # of one content
+        if kind in LINES:  # of one content
             self.begun = self.begun or seed
-        torch.manual_seed(self.begun if kind in (BEGUN, OTHER_ROWS, OTHER_COLUMNS) else seed)
+        torch.manual_seed(self.begun if kind in LINES else seed)
         kind, of_its_side = kind.removesuffix(OF_ITS_SIDE), kind.endswith(OF_ITS_SIDE)
         with self.device:
             leaves = pytree.tree_leaves(list(self.module.get_inputs()))
@@ -294,7 +294,7 @@ class Reference:
                 value = probed[argument.name](value)
             if kind in (IRREGULAR, DISORDER):
                 value = self._irregular(kind, argument, leaves, generator)
-            elif kind in (BEGUN, OTHER_ROWS, OTHER_COLUMNS):
+            elif kind in LINES:
                 value = value if argument.role == "input" else self.module.initial[argument.name]
                 if kind != BEGUN and argument.role != "buffer" and not is_structured(value):
                     value = lines_moved(value, -(kind == OTHER_COLUMNS), generator)

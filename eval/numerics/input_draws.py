@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 import torch
 
 from rag_kernels.eval.input_kinds import (
-    BEGUN,
     BRINK,
     CLUSTERS,
     CREST,
@@ -25,11 +24,10 @@ from rag_kernels.eval.input_kinds import (
     INFINITE,
     INTEGER_KINDS,
     IRREGULAR,
+    LINES,
     LOW,
     MASKED,
     NON_FINITE,
-    OTHER_COLUMNS,
-    OTHER_ROWS,
     OVERFLOW,
     PIVOTS,
     PROBES,
@@ -133,7 +131,7 @@ def some_ignored(own: torch.Tensor, mark: int, generator: torch.Generator) -> to
 def redraw(kind: str, own: torch.Tensor, generator: torch.Generator, *, first: bool = True) -> torch.Tensor:
     """Return an input of this kind, of the same shape, dtype and device as `own`; it may be the `first` of several."""
     if (
-        kind in {"own", IRREGULAR, DISORDER, BEGUN, OTHER_ROWS, OTHER_COLUMNS, *PROBES, *INTEGER_KINDS, *SEARCHED}
+        kind in {"own", IRREGULAR, DISORDER, *LINES, *PROBES, *INTEGER_KINDS, *SEARCHED}
         or not own.is_floating_point()
         or own.dim() == 0
         or own.numel() == 0

@@ -50,11 +50,10 @@ from rag_kernels.eval.input_kinds import (
     INTEGERS,
     IRREGULAR,
     MASKED,
+    MOVED,
     MULTIPLES,
     NON_FINITE,
     OF_ITS_SIDE,
-    OTHER_COLUMNS,
-    OTHER_ROWS,
     OVERFLOW,
     PROBES,
     REPEATED,
@@ -390,9 +389,7 @@ class ProblemSession:
             return None
         if kind == DISORDER and not (any(self.structured) or any(self.ordered)):
             return None
-        if kind in (OTHER_ROWS, OTHER_COLUMNS) and not any(
-            len(a.spec.shape) > 1 and "float" in a.spec.dtype for a in self.fp.tensors
-        ):
+        if kind in MOVED and not any(len(a.spec.shape) > 1 and "float" in a.spec.dtype for a in self.fp.tensors):
             return None
         regular = any(self.structured) or integers or any(a.role == "parameter" for a in self.fp.tensors)
         if kind == IRREGULAR and not regular:

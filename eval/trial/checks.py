@@ -29,10 +29,9 @@ from rag_kernels.eval.input_kinds import (
     INFINITE,
     INTEGER_KINDS,
     MASKED,
+    MOVED,
     MULTIPLES,
     NON_FINITE,
-    OTHER_COLUMNS,
-    OTHER_ROWS,
     OVERFLOW,
     PEAKS,
     PROBES,
@@ -426,7 +425,7 @@ class Checks:
         if "special values" in self.without:
             return
         session, subject = place.session, self.subject
-        for kind in (OTHER_ROWS, OTHER_COLUMNS):
+        for kind in MOVED:
             moved = session.special(kind)
             draws = [moved if moved is None else session.special(BEGUN), moved]
             if None in draws:

@@ -45,7 +45,7 @@ from rag_kernels.text.wording import broken
 EXIT_BAD_INPUT = 2
 EXIT_OUR_FAULT = 70
 # New objects after which Python looks for circles of references. Libraries make a million, and no garbage: to look
-# after each 700 takes a tenth of what loading them takes.
+# after each 700 is work for nothing.
 SELDOM = (50_000, 20, 20)
 
 app = typer.Typer(

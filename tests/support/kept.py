@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -124,17 +124,25 @@ def _schema() -> Path:
     """Return a database at the newest schema, which the first process that asks makes."""
     import duckdb
 
-    place = _shared_cache() / "schema.duckdb"
+    def make(made: Path) -> None:
+        with duckdb.connect(":memory:", config=CONFIG) as con:
+            con.execute(f"ATTACH {literal(str(made))} AS made (STORAGE_VERSION '{STORAGE}')")
+            con.execute("USE made")
+            migrate(con)
+            con.execute("USE memory")
+            con.execute("DETACH made")
+
+    return _made_once("schema.duckdb", make)
+
+
+def _made_once(name: str, make: Callable[[Path], None]) -> Path:
+    """Return a file or folder of the cache that all test processes share; the first that asks makes it."""
+    place = _shared_cache() / name
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
             made = place.with_suffix(".new")
-            with duckdb.connect(":memory:", config=CONFIG) as con:
-                con.execute(f"ATTACH {literal(str(made))} AS made (STORAGE_VERSION '{STORAGE}')")
-                con.execute("USE made")
-                migrate(con)
-                con.execute("USE memory")
-                con.execute("DETACH made")
+            make(made)
             made.rename(place)
     return place
 
@@ -158,15 +166,13 @@ def stocked(archive: Archive, embedder: Embedder) -> int:
 @cache
 def _stocked() -> Path:
     """Return the folder of a stocked archive, which the first process that asks makes."""
-    place = _shared_cache() / "stocked"
-    with place.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not place.exists():
-            made = FileArchive(place.with_suffix(".new"))
-            stock(made, load_embedder())
-            made._index.close()
-            made.root.rename(place)
-    return place
+
+    def make(made: Path) -> None:
+        archive = FileArchive(made)
+        stock(archive, load_embedder())
+        archive._index.close()
+
+    return _made_once("stocked", make)
 
 
 def _shared_cache() -> Path:

@@ -80,19 +80,6 @@ def contents_path(definition: dict[str, Any]) -> str:
     return f"blob/workloads/{definition['op_type']}/{definition['name']}/{definition['name']}.safetensors"
 
 
-def safetensors(contents: dict[str, np.ndarray[Any, Any]]) -> bytes:
-    """Return integers as a file of the safetensors format: the length of a header in JSON, the header, the bytes."""
-    header: dict[str, Any] = {}
-    data = b""
-    for name, values in contents.items():
-        begin, data = len(data), data + values.astype(values.dtype.newbyteorder("<")).tobytes()
-        kind = f"I{8 * values.dtype.itemsize}"
-        header[name] = {"dtype": kind, "shape": list(values.shape), "data_offsets": [begin, len(data)]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + data
-
-
 class Axes:
     """Axes of the tensors: those that are free by name, the others by their size."""
 

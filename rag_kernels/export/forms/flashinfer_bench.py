@@ -20,7 +20,6 @@ from rag_kernels.export.forms.bench_sets import (
     indices,
     output_names,
     records,
-    safetensors,
     solution_head,
     write_cards,
     write_json,
@@ -120,9 +119,11 @@ def write_flashinfer_bench(attempt: Attempt, out: Path, licence: Licence | None 
     write_json(out / "workloads" / kind / f"{name}.jsonl", {"definition": name, "workload": workload})
     write_json(out / "traces" / kind / f"{name}.jsonl", trace)
     if contents := indices(attempt):
+        from safetensors.numpy import save_file
+
         place = out / contents_path(definition)
         place.parent.mkdir(parents=True)
-        place.write_bytes(safetensors(contents))
+        save_file(contents, place)
     write_cards(attempt, "flashinfer-bench", out, licence)
     return out
 

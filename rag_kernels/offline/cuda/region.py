@@ -185,8 +185,13 @@ class CudaRegion(ReduceLoops):
         """
         if self.sums() <= FEW_SUMS and len(self.buffers()) <= FEW_BUFFERS:
             return ""
-        most = {"row": "ROW_THREADS", "column": "32 * TEAM"}.get(self.nest.schedule)
+        most = {"row": self.row_threads, "column": "32 * TEAM"}.get(self.nest.schedule)
         return f"__launch_bounds__({most}, 1) " if most else ""
+
+    @property
+    def row_threads(self) -> str:
+        """Return how many threads a block of rows has at most, as C."""
+        return "ROW_THREADS"
 
     def sums(self) -> int:
         """Return the number of reductions."""

@@ -28,9 +28,7 @@ from rag_kernels.offline.ir.reductions import Kind
 
 KEPT = 4  # quads of a row that a thread keeps at most; a warp that has a row to itself keeps twice as many
 MOST_THREADS = 512  # of a row that is kept
-FEW_KEPT = (
-    2  # tensors of a row that are kept: of more, those that rows share are read again (28.9 us for 37.2, an H200)
-)
+FEW_KEPT = 2  # tensors of a row that are kept: of more, those that all rows share are read again
 KEPT_BYTES = 16 * KEPT * MOST_THREADS  # of a row at most
 MOST_WIDTH = 8  # elements of a vector: of eight floats, loaded as twice sixteen bytes, registers still suffice
 
@@ -53,6 +51,7 @@ class VectorizedRegion(CudaRegion):
     types: dict[str, str] = field(default_factory=dict)  # name -> C type of a vector of that tensor
     addresses: dict[str, str] = field(default_factory=dict)  # name -> address
     starts: dict[str, tuple[str, str]] = field(default_factory=dict)  # the same: of its row, and where in that
+    shared: set[str] = field(default_factory=set)  # names of what all rows read alike
     strides: dict[str, None] = field(default_factory=dict)  # that must be multiples of four, as C
     loads: dict[str, str] = field(default_factory=dict)  # text of a scalar load -> name
     targets: dict[str, str] = field(default_factory=dict)  # buffer -> name
@@ -108,7 +107,10 @@ class VectorizedRegion(CudaRegion):
             return name
         if any(access.constant):  # of sizes
             self.strides.setdefault(text_of(access.constant))
-        start = " + ".join([pointer, *nest.terms(access, nest.outer), *constant])
+        row = [*nest.terms(access, nest.outer), *constant]
+        if not row:
+            self.shared.add(name)
+        start = " + ".join([pointer, *row])
         self.starts[name] = start, re.sub(rf"\b{self.axis.var}\b", place, within)
         self.addresses[name] = " + ".join(self.starts[name])
         inner = [self.nest.names[leaf] for leaf in self.axis.leaves]
@@ -299,7 +301,7 @@ class VectorizedRegion(CudaRegion):
 
     def is_shared(self, name: str) -> bool:
         """Return whether all rows read this vector alike (a norm's weights): the cache has it then."""
-        return bool(self.nest.outer) and name not in self.gathered.values() and " + " not in self.starts[name][0]
+        return bool(self.nest.outer) and name not in self.gathered.values() and name in self.shared
 
     @property
     def item_index(self) -> str:
@@ -372,10 +374,9 @@ class VectorizedRegion(CudaRegion):
         return "template <int ITEMS> " if self.nest.schedule == "row" else ""
 
     @property
-    def bounds(self) -> str:
+    def row_threads(self) -> str:
         most = max(MOST_THREADS, self.parameters.threads)  # of a row that is kept: registers for what is
-        bounds: str = CudaRegion.bounds.__get__(self)
-        return bounds.replace("ROW_THREADS", f"ITEMS ? {most} : ROW_THREADS")
+        return f"ITEMS ? {most} : ROW_THREADS"
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         call = f"({', '.join(arguments)});"

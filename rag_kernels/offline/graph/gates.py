@@ -1,8 +1,8 @@
 """A product whose halves gate each other as two products: one kernel multiplies and gates, and stores nothing between.
 
 Comes in: a problem's graph. Goes out: the same function, in which `linear(x, w)` that is cut in two, of which one half
-multiplies an activation of the other (SwiGLU, GEGLU, `glu`), is a linear layer for each half of the weight. Whether two
-products of one factor become one kernel is the planner's to say.
+multiplies a function of the other's elements (SwiGLU, GEGLU, `glu`), is a linear layer for each half of the weight.
+Whether two products of one factor become one kernel is the planner's to say.
 """
 
 from __future__ import annotations
