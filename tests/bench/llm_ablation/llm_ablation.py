@@ -9,9 +9,10 @@
 Each of the problems beside this file is drafted once in each way of retrieval (an arm), by the code of `rag-kernels
 sample`, with the family of the problem left out of the archive. `prompts` writes ROOT/ARM/NN_prompt.md as they would be
 sent; whoever stands in for the model writes NN_reply.md beside it, and sees no other arm's. `pack` reads replies as the
-writer does and writes a batch for each problem. Where one session answers all arms, `deal` lays the prompts out as
-ROOT/dealt/NN_prompt.md in rounds: in each a problem comes once, in an arm and at a place that are drawn. What is
-answered in the first round owes nothing to another arm of its problem. `gather` takes the replies back to their arms.
+writer does and writes a batch for each problem. `deal` lays the prompts out for as many sessions as arms, as
+ROOT/dealt/SESSION/NN_prompt.md: each session has every problem once, in an arm and at a place that are drawn. So it
+sees no other arm of a problem, and what sessions differ by falls on all arms alike. Arms joined by a bar
+(`bm25|hybrid`) share one place: each problem has one of them. `gather` takes the replies back to their arms.
 Numbers are of the problems in order of name, the same in all arms.
 """
 
@@ -46,6 +47,7 @@ from rag_kernels.wiring import open_sampler
 HERE = Path(__file__).resolve().parent
 ARMS = ("off", "random", "bm25", "hybrid", "hybrid+cards")
 BARRING = ("suspicious", "degenerate problem")  # labels that keep a kernel off the leaderboard
+SHARED = "|"  # between arms that share a place
 DEAL = ".deal.json"  # which prompt was dealt where: not to be read before all are answered
 SIDES = ("prompt", "reply")
 STORE = re.compile(r"cmd:[^\" ]*python[^\" ]* \S*reply_folder\.py \S*?/\.store/")  # where it was on the host
@@ -112,39 +114,47 @@ def write_prompts(asked: argparse.Namespace) -> None:
         print(arm, len(list((asked.root / arm).glob("*_prompt.md"))), "prompts", flush=True)
 
 
-def dealt(numbers: Sequence[int], arms: Sequence[str], seed: int) -> list[tuple[str, int]]:
-    """Return arms and problems in the order in which they are answered: as many rounds as arms, all problems in each.
+def dealt(numbers: Sequence[int], arms: Sequence[str], seed: int) -> list[list[tuple[str, int]]]:
+    """Return for each session the arms and problems in the order in which they are answered.
 
-    The arms are shared out evenly: in a round each is drawn for as many problems as another, or for one more.
+    There are as many sessions as arms. Arms are shared out evenly: a session draws each for as many problems as
+    another, or for one more; of arms that share a place each has half of the problems.
     """
-    draw, problems, order = random.Random(seed), list(numbers), list(arms)
+    draw, problems, order = random.Random(seed), list(numbers), [arm.split(SHARED) for arm in arms]
     draw.shuffle(problems)
     draw.shuffle(order)
-    found: list[tuple[str, int]] = []
+    found: list[list[tuple[str, int]]] = []
     for turn in range(len(order)):
-        hand = [(order[(place + turn) % len(order)], number) for place, number in enumerate(problems)]
+        hand: list[tuple[str, int]] = []
+        for place, number in enumerate(problems):
+            arm = order[(place + turn) % len(order)]
+            hand.append((arm[place // len(order) % len(arm)], number))
         draw.shuffle(hand)
-        found += hand
+        found.append(hand)
     return found
 
 
 def deal(asked: argparse.Namespace) -> None:
-    numbers = sorted({int(file.name[:2]) for arm in asked.arms for file in (asked.root / arm).glob("*_prompt.md")})
-    order = dealt(numbers, asked.arms, asked.seed)
-    (asked.root / "dealt").mkdir()
-    for place, (arm, number) in enumerate(order, start=1):
-        shutil.copyfile(asked.root / arm / f"{number:02d}_prompt.md", asked.root / "dealt" / f"{place:02d}_prompt.md")
-    (asked.root / DEAL).write_text(json.dumps(order))
-    print(f"{len(order)} prompts in {asked.root / 'dealt'}")
+    arms = [arm for shared in asked.arms for arm in shared.split(SHARED)]
+    numbers = sorted({int(file.name[:2]) for arm in arms for file in (asked.root / arm).glob("*_prompt.md")})
+    hands = dealt(numbers, asked.arms, asked.seed)
+    for session, hand in enumerate(hands, start=1):
+        folder = asked.root / "dealt" / str(session)
+        folder.mkdir(parents=True)
+        for place, (arm, number) in enumerate(hand, start=1):
+            shutil.copyfile(asked.root / arm / f"{number:02d}_prompt.md", folder / f"{place:02d}_prompt.md")
+    (asked.root / DEAL).write_text(json.dumps(hands))
+    print(f"{sum(map(len, hands))} prompts for {len(hands)} sessions in {asked.root / 'dealt'}")
 
 
 def gather(asked: argparse.Namespace) -> None:
-    for place, (arm, number) in enumerate(json.loads((asked.root / DEAL).read_text()), start=1):
-        reply = asked.root / "dealt" / f"{place:02d}_reply.md"
-        if reply.is_file():
-            shutil.copyfile(reply, asked.root / arm / f"{number:02d}_reply.md")
-        else:
-            print(f"no reply to {place:02d}")
+    for session, hand in enumerate(json.loads((asked.root / DEAL).read_text()), start=1):
+        for place, (arm, number) in enumerate(hand, start=1):
+            reply = asked.root / "dealt" / str(session) / f"{place:02d}_reply.md"
+            if reply.is_file():
+                shutil.copyfile(reply, asked.root / arm / f"{number:02d}_reply.md")
+            else:
+                print(f"no reply to {place:02d} of session {session}")
 
 
 def pack(asked: argparse.Namespace) -> None:
