@@ -29,6 +29,9 @@ DISORDER = "irregular order"
 BEGUN, OTHER_ROWS, OTHER_COLUMNS = "lines in order", "rows in another order", "columns in another order"
 MOVED = (OTHER_ROWS, OTHER_COLUMNS)
 LINES = (BEGUN, *MOVED)
+# What is given for several arguments at once, as the problem draws it or with lines of zeros among it.
+ONE_TWICE, ONE_TWICE_ZEROS = "one tensor for two arguments", "one tensor for two arguments, with lines of zeros"
+TWICE = (ONE_TWICE, ONE_TWICE_ZEROS)
 OF_ITS_SIDE = ", of the problem's own sign"  # behind a kind: where the module is not sound on both sides of zero
 SPECIAL = (
     EDGES,

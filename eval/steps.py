@@ -27,7 +27,7 @@ from rag_kernels.eval.input_kinds import (
     TWINS,
     WHOLE,
 )
-from rag_kernels.eval.records import FunctionalProblem
+from rag_kernels.eval.records import FunctionalProblem, TensorSpec
 
 DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod"})
 
@@ -79,6 +79,19 @@ def _chooses_from_inputs(fp: FunctionalProblem) -> bool:
 def selects(traits: Operator) -> bool:
     """Return whether an operator gives some of its elements, or their places, and computes nothing with them."""
     return traits.exact or traits.tells_equals_apart or traits.reads_in_part
+
+
+def alike_inputs(fp: FunctionalProblem) -> tuple[int, ...]:
+    """Return for each tensor argument the number of the first input that one tensor may be given for as well: floats of
+    the same form that the call does not write to. Else its own.
+    """
+    first: dict[TensorSpec, int] = {}
+    return tuple(
+        first.setdefault(a.spec, number)
+        if a.role == "input" and "float" in a.spec.dtype and a.spec.shape and a.path not in fp.mutated
+        else number
+        for number, a in enumerate(fp.tensors)
+    )
 
 
 def suits(fp: FunctionalProblem, kind: str) -> bool:

@@ -23,6 +23,7 @@ from rag_kernels.eval.numerics.input_draws import (
     next_to_multiples,
     on_side_of,
     redraw,
+    some_lines_zero,
     widest,
 )
 from rag_kernels.eval.numerics.oracle import right_answer
@@ -458,6 +459,11 @@ def test_an_order_is_broken_by_a_few_and_distances_are_uneven() -> None:
     uneven = disordered(edges, None, generator)
     assert bool((uneven.diff() > 0).all()) and float(uneven.diff().std()) > 0.01
     assert torch.allclose(uneven[[0, -1]], edges[[0, -1]], atol=1e-5)
+
+
+def test_some_lines_are_zero_and_the_others_stay() -> None:
+    drawn = some_lines_zero(torch.ones(64, 8), torch.Generator().manual_seed(1)).sum(1)
+    assert drawn[1] == 0 and set(drawn.tolist()) == {0.0, 8.0} and 4 < int((drawn == 0).sum()) < 32
 
 
 def test_lines_of_a_parameter_change_places() -> None:

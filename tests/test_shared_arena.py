@@ -5,7 +5,16 @@ import random
 
 import pytest
 
-from rag_kernels.eval.buffers.shared_arena import ALIGN, Arena, anywhere, attach, tensor_bytes
+from rag_kernels.eval.buffers.shared_arena import (
+    ALIGN,
+    HEAP,
+    LOW_HEAP,
+    Arena,
+    anywhere,
+    attach,
+    tensor_bytes,
+    usual_address,
+)
 from rag_kernels.eval.records import TensorSpec
 
 SPECS = (
@@ -30,6 +39,19 @@ def test_tensors_lie_within_their_pages_and_what_is_around_them_is_seen(step: in
             assert not arena.bytes(index).any() and (arena.slack(index) == 0x5A).all()
             assert (len(arena.slack(index)) + tensor_bytes(spec)) % ALIGN == 0
         arena.close()
+
+
+def test_tensors_lie_where_a_heap_may_be_and_one_may_be_given_for_several() -> None:
+    specs = (*SPECS, SPECS[0])
+    for low, (least, most) in ((True, LOW_HEAP), (False, HEAP)):
+        arena = Arena(specs, same=(0, 1, 2, 3, 0), address=usual_address(1 << 20, random.Random(low), low=low))
+        views = attach(os.dup(arena.fd), arena.describe(), writable=True, guarded=True)
+        assert all(least <= view.data_ptr() < most for view in views)
+        assert views[4].data_ptr() == views[0].data_ptr() and views[4].shape == (3, 5)
+        views[4].fill_(2)
+        assert (arena.bytes(0) == arena.bytes(4)).all() and arena.bytes(0).any()
+        arena.close()
+    assert usual_address(1 << 33, random.Random(0), low=True) == 0, "there is no room"
 
 
 def test_a_closed_arena_keeps_neither_a_descriptor_nor_its_memory() -> None:

@@ -2,7 +2,8 @@
 
 Comes in: tensor specs. Goes out: one memfd with each tensor in pages of its own, as numpy views here and as
 torch views in a worker. Once sealed, whoever maps it later can only read. A worker may map every tensor between
-guard pages: a tensor begins right after one, or (in a `tight` arena) ends right before one; or neither (`begins`).
+guard pages: a tensor begins right after one, or (in a `tight` arena) ends right before one; or neither (`begins`). It
+may map them at addresses as other programs have them, and one tensor in the place of several (`same`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 ALIGN = 4096
+LOW_HEAP, HEAP = (1 << 28, 1 << 32), (0x5500_0000_0000, 0x5700_0000_0000)  # on Linux, with 47 bits of addresses
 MAP_FIXED = 0x10
 F_ADD_SEALS = 1033
 F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE = 0x2, 0x4, 0x10
@@ -52,24 +54,36 @@ ITEM_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class ArenaLayout:
-    """What a worker needs beside the descriptor to make its views; `tight` and `begins` as for `layout`."""
+    """What a worker needs beside the descriptor to make its views; `tight`, `begins` and `same` as for `layout`.
+
+    `address` is where the first tensor is to be mapped, if there is room; 0 where that is left to the system.
+    """
 
     specs: tuple[TensorSpec, ...]
     tight: bool = False
     begins: tuple[int, ...] = ()
+    same: tuple[int, ...] = ()
+    address: int = 0
 
 
 def tensor_bytes(spec: TensorSpec) -> int:
     return math.prod(spec.shape) * ITEM_BYTES[spec.dtype]
 
 
-def layout(specs: Sequence[TensorSpec], *, tight: bool = False, begins: Sequence[int] = ()) -> tuple[list[int], int]:
+def layout(
+    specs: Sequence[TensorSpec], *, tight: bool = False, begins: Sequence[int] = (), same: Sequence[int] = ()
+) -> tuple[list[int], int]:
     """Return offsets of each tensor and the total size in bytes.
 
-    `tight` puts each at the end of its pages; `begins` says how many bytes of its pages come before it.
+    `tight` puts each at the end of its pages; `begins` says how many bytes of its pages come before it; `same` is for
+    each the number of the first tensor that it is one with: its own, or that of an earlier one of its form.
     """
-    offsets, end = [], 0
-    for spec, before in zip(specs, begins or [0] * len(specs), strict=True):
+    offsets: list[int] = []
+    end = 0
+    for number, (spec, before) in enumerate(zip(specs, begins or [0] * len(specs), strict=True)):
+        if same and same[number] < number:
+            offsets.append(offsets[same[number]])
+            continue
         pages = _paged(spec, before)
         offsets.append(end + (pages - tensor_bytes(spec) if tight else before))
         end += pages
@@ -90,6 +104,15 @@ def anywhere(specs: Sequence[TensorSpec], step: int, rng: Random) -> tuple[int, 
     return tuple(places)
 
 
+def usual_address(size: int, rng: Random, *, low: bool) -> int:
+    """Return an address that a program's heap may have: right after a program that is linked to where it lies, which is
+    within 4 GiB (`low`), or after one that may lie anywhere. 0 where there is no room of this size.
+    """
+    least, most = LOW_HEAP if low else HEAP
+    pages = (most - least - 2 * size) // ALIGN
+    return least + rng.randrange(pages) * ALIGN if pages > 0 else 0
+
+
 class Arena:
     """The judge's side: writable numpy byte views over a memfd."""
 
@@ -100,9 +123,11 @@ class Arena:
         readers_only: bool = False,
         tight: bool = False,
         begins: Sequence[int] = (),
+        same: Sequence[int] = (),
+        address: int = 0,
     ) -> None:
-        self.specs, self.tight, self.begins = tuple(specs), tight, tuple(begins)
-        self.offsets, self.size = layout(specs, tight=tight, begins=begins)
+        self.specs, self.form = tuple(specs), ArenaLayout(tuple(specs), tight, tuple(begins), tuple(same), address)
+        self.offsets, self.size = layout(specs, tight=tight, begins=begins, same=same)
         self.fd = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, self.size)
         self._map = mmap.mmap(self.fd, self.size)
@@ -124,7 +149,7 @@ class Arena:
         return np.concatenate([before, after]) if len(before) and len(after) else before if len(before) else after
 
     def describe(self) -> ArenaLayout:
-        return ArenaLayout(self.specs, self.tight, self.begins)
+        return self.form
 
     def close(self) -> None:
         """Give the memory back: at once, or when the last numpy view of it is gone.
@@ -147,33 +172,40 @@ def attach(
 
     import torch
 
-    offsets, size = layout(form.specs, tight=form.tight, begins=form.begins)
+    offsets, size = layout(form.specs, tight=form.tight, begins=form.begins, same=form.same)
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     how = mmap.MAP_SHARED | (0 if lazily else mmap.MAP_POPULATE)
     mapped = None if guarded else mmap.mmap(fd, size, how, protection)
-    views = []
+    views: list[torch.Tensor] = []
+    address = form.address
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that a read-only buffer is not writable: that is the point
-        for spec, offset in zip(form.specs, offsets, strict=True):
+        for number, (spec, offset) in enumerate(zip(form.specs, offsets, strict=True)):
             dtype, count = getattr(torch, spec.dtype), math.prod(spec.shape)
-            if not count:
+            if form.same and form.same[number] < number:
+                flat = views[form.same[number]].reshape(-1)
+            elif not count:
                 flat = torch.empty(0, dtype=dtype)  # frombuffer refuses empty tensors
             elif mapped is not None:
                 flat = torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset)
             else:
-                pages = _guarded(fd, offset // ALIGN * ALIGN, _paged(spec, offset % ALIGN), protection)
+                length = _paged(spec, offset % ALIGN)
+                pages = _guarded(fd, offset // ALIGN * ALIGN, length, protection, address)
+                address += address and length + 2 * ALIGN
                 flat = torch.frombuffer(pages, dtype=dtype, count=count, offset=offset % ALIGN)
             views.append(flat.reshape(spec.shape))
     os.close(fd)
     return views
 
 
-def _guarded(fd: int, offset: int, length: int, protection: int) -> Any:
-    """Map part of a file between two inaccessible pages; stays mapped for the life of the process."""
+def _guarded(fd: int, offset: int, length: int, protection: int, wanted: int) -> Any:
+    """Map part of a file between two inaccessible pages, at the `wanted` address if there is room; stays mapped for the
+    life of the process.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    around = libc.mmap(None, length + 2 * ALIGN, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    around = libc.mmap(wanted or None, length + 2 * ALIGN, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     shared = mmap.MAP_SHARED | mmap.MAP_POPULATE | MAP_FIXED
     address = libc.mmap(around + ALIGN, length, protection, shared, fd, offset)
     if address != around + ALIGN:

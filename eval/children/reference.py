@@ -43,10 +43,12 @@ from rag_kernels.eval.input_kinds import (
     MULTIPLES,
     NON_FINITE,
     OF_ITS_SIDE,
+    ONE_TWICE_ZEROS,
     OTHER_COLUMNS,
     PROBES,
     REPEATED,
     SEARCHED,
+    TWICE,
     UNTRUE,
     WIDEST,
 )
@@ -101,6 +103,7 @@ from rag_kernels.eval.numerics.input_draws import (
     redraw,
     repeated,
     some_ignored,
+    some_lines_zero,
     spoiled,
     widened,
     widest,
@@ -115,7 +118,7 @@ from rag_kernels.eval.numerics.oracle import (
 from rag_kernels.eval.numerics.searched_inputs import search
 from rag_kernels.eval.process.channel import Channel, Failed
 from rag_kernels.eval.records import FunctionalProblem, IndexBound, TensorArgument
-from rag_kernels.eval.steps import compares
+from rag_kernels.eval.steps import alike_inputs, compares
 
 
 def serve_cuda(channel: Channel) -> None:
@@ -303,6 +306,12 @@ class Reference:
             self._beside(kind, target, generator)
         if kind in SEARCHED:
             self._search(kind, target, generator)
+        if kind in TWICE:
+            first_of = {i: j for i, j in enumerate(alike_inputs(self.fp)) if j < i}
+            for j in set(first_of.values()) if kind == ONE_TWICE_ZEROS else ():
+                target[j].copy_(some_lines_zero(target[j], generator))
+            for i, j in first_of.items():
+                target[i].copy_(target[j])
         if on_gpu:
             self.draws.append([t.reshape(-1).view(torch.uint8) for t in target])
         own = kind == "own"

@@ -33,6 +33,7 @@ from rag_kernels.eval.input_kinds import (
     PROBES,
     SEARCHED,
     SORTED_ROWS,
+    TWICE,
     TWINS,
     WHOLE,
 )
@@ -131,7 +132,7 @@ def some_ignored(own: torch.Tensor, mark: int, generator: torch.Generator) -> to
 def redraw(kind: str, own: torch.Tensor, generator: torch.Generator, *, first: bool = True) -> torch.Tensor:
     """Return an input of this kind, of the same shape, dtype and device as `own`; it may be the `first` of several."""
     if (
-        kind in {"own", IRREGULAR, DISORDER, *LINES, *PROBES, *INTEGER_KINDS, *SEARCHED}
+        kind in {"own", IRREGULAR, DISORDER, *LINES, *TWICE, *PROBES, *INTEGER_KINDS, *SEARCHED}
         or not own.is_floating_point()
         or own.dim() == 0
         or own.numel() == 0
@@ -236,6 +237,14 @@ def lines_moved(value: torch.Tensor, dim: int, generator: torch.Generator) -> to
     if value.dim() < 2 or not value.is_floating_point():
         return value
     return value.index_select(dim, torch.randperm(value.shape[dim], generator=generator, device=value.device))
+
+
+def some_lines_zero(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return floats of which a quarter of the lines, the second one at least, are zero."""
+    lines = _rows(value)
+    zero = torch.rand(len(lines), 1, generator=generator, device=value.device) < 0.25
+    zero[1:2] = True
+    return torch.where(zero, torch.zeros_like(lines), lines).reshape(value.shape)
 
 
 def next_to_multiples(

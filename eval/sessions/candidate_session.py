@@ -25,7 +25,7 @@ import numpy as np
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot, image
-from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, anywhere
+from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, anywhere, usual_address
 from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.machine.device import threads
@@ -95,6 +95,7 @@ MOST_READY_S = 5e-4  # what getting ready may cost a worker: what it takes beyon
 POISONS = (0xFF, 0x5A, 0x00)  # quiet NaN in every float format, a large finite number, and what a new page holds
 RUBBISH_SHARE = 0.25  # of calls on a CPU whose outputs held numbers without a pattern before, as reused memory does
 RUBBISH_BYTES = 1 << 16
+ROOM_BYTES = 1 << 20  # beside tensors: their pages, and those between them
 
 
 class Stopped(Internal):
@@ -253,23 +254,32 @@ class LoadedCandidate:
         tight: bool = False,
         strided: bool = False,
         step: int | None = None,
+        low: bool | None = None,
+        same: Sequence[int] = (),
         beside: BoundBuffers | None = None,
     ) -> BoundBuffers:
         """Bind to buffers of their own; `tight` puts every tensor's end right before a guard page (CPU).
 
-        `step` puts tensors within their pages (CPU), at multiples of so many bytes, or (0) at any odd element.
+        `step` puts tensors within their pages (CPU), at multiples of so many bytes, or (0) at any odd element; `low`
+        maps them (CPU) where a heap may be, within 4 GiB or beyond. `same` gives one for several arguments (CPU).
         `strided` binds to copies of the first draw, laid out in memory with the last two dimensions exchanged. A place
         `beside` another is called in one burst with it, on the same parameters: a module may serve both.
         """
         content = session.content
         begins = [() if step is None else anywhere(s, step, session.rng) for s in (session.specs, session.fp.outputs)]
-        if tight or step is not None:
+        at = [0, 0]
+        if low is not None:
+            sizes = session.content_bytes, session.output_bytes
+            at = [usual_address(size + ROOM_BYTES, session.rng, low=low) for size in sizes]
+        if tight or step is not None or same:
             readers_only = "read-only inputs" not in self.limits.without
-            content = Arena(session.specs, readers_only=readers_only, tight=tight, begins=begins[0])
+            content = Arena(
+                session.specs, readers_only=readers_only, tight=tight, begins=begins[0], same=same, address=at[0]
+            )
         if step is not None:
             content.whole()[:] = POISONS[0]  # around the tensors: what nobody may use, not even times zero
         like = next((p for p in self.places if p.session is session), None)
-        outputs = None if session.on_gpu else Arena(session.fp.outputs, tight=tight, begins=begins[1])
+        outputs = None if session.on_gpu else Arena(session.fp.outputs, tight=tight, begins=begins[1], address=at[1])
         place = BoundBuffers(session, len(self.places), content, outputs, restarts=session.restarts)
         session.write(plain(0, len(session.specs)), place.content)  # a constructor sees inputs that no call will use
         told = binding(session.fp, self.candidate, session.opened)

@@ -49,6 +49,7 @@ from rag_kernels.eval.input_kinds import (
     INTEGER_KINDS,
     INTEGERS,
     IRREGULAR,
+    LINES,
     MASKED,
     MOVED,
     MULTIPLES,
@@ -60,6 +61,7 @@ from rag_kernels.eval.input_kinds import (
     SEARCHED,
     SPECIAL,
     STRICT,
+    TWICE,
     UNTRUE,
     WIDE,
     WIDEST,
@@ -94,7 +96,7 @@ from rag_kernels.eval.messages.protocol import (
 from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, MachineError, ProblemError, TensorArgument
 from rag_kernels.eval.sessions.remembered_contents import RememberedContents
-from rag_kernels.eval.steps import divides_integers, has_steps, suits
+from rag_kernels.eval.steps import alike_inputs, divides_integers, has_steps, suits
 
 T = TypeVar("T")
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
@@ -389,6 +391,8 @@ class ProblemSession:
             return None
         if kind == DISORDER and not (any(self.structured) or any(self.ordered)):
             return None
+        if kind in TWICE and alike_inputs(self.fp) == tuple(range(len(self.specs))):
+            return None
         if kind in MOVED and not any(len(a.spec.shape) > 1 and "float" in a.spec.dtype for a in self.fp.tensors):
             return None
         regular = any(self.structured) or integers or any(a.role == "parameter" for a in self.fp.tensors)
@@ -519,7 +523,8 @@ class ProblemSession:
         self.restarts += 1
         self.draws, self.drawn, self.answered, self.normal = [], 0, set(), None
         if self.died >= MOST_DIED:
-            self.kinds = {kind: None for kind in (*PROBES, *INTEGER_KINDS, INFINITE, NON_FINITE, OVERFLOW, *SPECIAL)}
+            others = (INFINITE, NON_FINITE, OVERFLOW, *LINES, *TWICE)
+            self.kinds = dict.fromkeys((*PROBES, *INTEGER_KINDS, *SPECIAL, *others))
         else:
             self.kinds = {kind: None for kind, draw in self.kinds.items() if draw is None}
         self._fresh, self.unsound, self.remembered = None, {}, self._nothing_remembered()

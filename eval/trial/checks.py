@@ -38,6 +38,7 @@ from rag_kernels.eval.input_kinds import (
     REPEATED,
     ROOTS,
     SPECIAL,
+    TWICE,
     WHOLE,
     WIDE,
 )
@@ -46,7 +47,7 @@ from rag_kernels.eval.process.process_tree import Resident
 from rag_kernels.eval.records import LEAKS, SETTINGS, Rejected, Wrong
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_session import ProblemSession
-from rag_kernels.eval.steps import multiplies_spread
+from rag_kernels.eval.steps import alike_inputs, multiplies_spread
 from rag_kernels.eval.timing.race import Kept
 
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
@@ -54,7 +55,7 @@ GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5}
 GROSS_ELSE = 0.05
 RARE = "rare spikes"
 SOFT = frozenset(
-    {"tiny", BRINK, DISORDER, FADING, HUGE, MASKED, PEAKS, ROOTS, WHOLE}
+    {"tiny", BRINK, DISORDER, FADING, HUGE, MASKED, PEAKS, ROOTS, WHOLE, *TWICE}
 )  # kinds on which even a gross error is only a label
 LEAST_LOOKED_AT = 4
 FEW_THREADS, MANY_THREADS = 17, 40  # between these one number is drawn
@@ -436,6 +437,31 @@ class Checks:
                 subject.prepare(place, recipe)
                 subject.call(place)
             self._note_special(self._compare(session, subject.outputs(place), recipe, kind), kind)
+            self.found.checks.append(kind)
+
+    def one_twice(self, place: BoundBuffers) -> None:
+        """Require that one tensor given for two arguments is as good as two with the same content (CPU).
+
+        What is wrong for two of them as well is a label.
+        """
+        session, subject = place.session, self.subject
+        if "special values" in self.without:
+            return
+        kinds = [(kind, draw) for kind in TWICE if (draw := session.special(kind)) is not None]
+        one = subject.bind(session, tight=True, same=alike_inputs(session.fp)) if kinds and not session.on_gpu else None
+        for kind, draw in kinds:
+            recipe = plain(draw, len(session.specs))
+            for at in (place, one):
+                if at is None:
+                    continue
+                subject.prepare(at, recipe)
+                subject.call(at)
+                wrong = self._compare(session, subject.outputs(at), recipe, kind)
+                if wrong is not None and at is one:
+                    raise Stopped(wrong, alive=True)
+                self._note_special(wrong, kind)
+                if wrong is not None:
+                    break
             self.found.checks.append(kind)
 
     def integers(self, place: BoundBuffers) -> bool:

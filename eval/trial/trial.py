@@ -181,6 +181,7 @@ class Trial:
         checks.probe(tight)
         checks.special_values(tight)
         checks.stale_lines(tight)
+        checks.one_twice(tight)
         self.tried_special = True
         if not ("strides" in self.without or self._takes_strides(subject, small)):
             return False
@@ -199,6 +200,7 @@ class Trial:
                     at_these.probe(other.places[-1])
                     at_these.special_values(other.places[-1])
                     at_these.stale_lines(other.places[-1])
+                    at_these.one_twice(other.places[-1])
                     return True
         return self._special_at_own_sizes(subject, checks, "it does not take smaller sizes")
 
@@ -241,11 +243,12 @@ class Trial:
         return True
 
     def _elsewhere(self, subject: LoadedCandidate, checks: Checks) -> None:
-        """Require that it is right where tensors lie as PyTorch allocates them, but not at borders of pages."""
+        """Require that it is right where tensors lie as PyTorch has them: in a heap, and not at borders of pages."""
         most = MOST_SANITIZED_BYTES if self.thorough else SANITIZED_BYTES
         small = self.session.content_bytes + self.session.output_bytes <= most
         if small and not self.session.on_gpu and "guard pages" not in self.without:
-            checks.elsewhere(subject.bind(self.session, step=ALLOCATED_BYTES))
+            for low in (True, False) if self.thorough else (self.session.rng.random() < 0.5,):
+                checks.elsewhere(subject.bind(self.session, step=ALLOCATED_BYTES, low=low))
 
     def _takes_any_element(self, subject: LoadedCandidate, session: ProblemSession) -> bool:
         """Label a need for tensors that begin where PyTorch allocates them; False if the worker is lost."""
