@@ -311,12 +311,36 @@ inline bool tma_counts(std::initializer_list<int64_t> sizes) {
 }
 // A factor as the copy engine can read it: itself, or a copy whose lines begin at multiples of sixteen bytes.
 struct TmaSteps { int64_t sizes[5], strides[5]; };
-template <class T> __global__ void tma_copy(const T* from, T* to, TmaSteps of, int64_t pitch, int64_t lines) {
-  const int64_t at = blockIdx.x * int64_t(blockDim.x) + threadIdx.x, inside = at % pitch;
-  if (at >= lines * pitch || inside >= of.sizes[0]) return;
-  int64_t place = inside * of.strides[0], line = at / pitch;
-  for (int d = 1; d < 5; ++d) place += line % of.sizes[d] * of.strides[d], line /= of.sizes[d];
-  to[at] = from[place];
+// A warp copies 1024 numbers of a line, or what there is of them...
+template <class T> __global__ void tma_copy(const T* __restrict__ from, T* __restrict__ to, TmaSteps of, int64_t pitch,
+    int64_t lines) {
+  const int64_t warp = (blockIdx.x * int64_t(blockDim.x) + threadIdx.x) / 32, parts = (of.sizes[0] + 1023) / 1024;
+  const int64_t begin = warp % parts * 1024, end = begin + 1024 < of.sizes[0] ? begin + 1024 : of.sizes[0];
+  int64_t line = warp / parts;
+  if (line >= lines) return;
+  to += line * pitch;
+  for (int d = 1; d < 5; ++d) from += line % of.sizes[d] * of.strides[d], line /= of.sizes[d];
+#pragma unroll 8
+  for (int64_t i = begin + threadIdx.x % 32; i < end; i += 32) to[i] = from[i * of.strides[0]];
+}
+// ... or, where it is lines that lie side by side, a block 32 numbers of 32 lines, through shared memory.
+template <class T> __global__ void tma_turn(const T* __restrict__ from, T* __restrict__ to, TmaSteps of,
+    int64_t pitch) {
+  __shared__ T tile[32][33];
+  const int64_t across = (of.sizes[0] + 31) / 32, down = (of.sizes[1] + 31) / 32;
+  const int64_t inside = blockIdx.x % across * 32, line = blockIdx.x / across % down * 32;
+  const int lane = threadIdx.x % 32;
+  int64_t rest = blockIdx.x / across / down;
+  to += rest * of.sizes[1] * pitch;
+  for (int d = 2; d < 5; ++d) from += rest % of.sizes[d] * of.strides[d], rest /= of.sizes[d];
+#pragma unroll
+  for (int i = threadIdx.x / 32; i < 32; i += 8)
+    if (inside + i < of.sizes[0] && line + lane < of.sizes[1])
+      tile[i][lane] = from[(inside + i) * of.strides[0] + (line + lane) * of.strides[1]];
+  __syncthreads();
+#pragma unroll
+  for (int i = threadIdx.x / 32; i < 32; i += 8)
+    if (inside + lane < of.sizes[0] && line + i < of.sizes[1]) to[(line + i) * pitch + inside + lane] = tile[lane][i];
 }
 template <class T, int RANK> struct TmaFactor {
   const T* data;
@@ -333,8 +357,13 @@ template <int RANK, class T> TmaFactor<T, RANK> tma_factor(const T* p, const int
   if (reads) return factor;
   const int64_t each = 16 / sizeof(T), pitch = (sizes[0] + each - 1) / each * each;
   factor.data = factor.copy = scratch<T>(lines * pitch, stream);
-  const int64_t grid = (lines * pitch + 255) / 256;
-  tma_copy<<<blocks(grid), 256, 0, stream>>>(p, factor.copy, of, pitch, lines);
+  if (strides[0] != 1 && of.strides[1] == 1) {
+    const int64_t across = (of.sizes[0] + 31) / 32, down = (of.sizes[1] + 31) / 32;
+    tma_turn<<<blocks(across * down * (lines / of.sizes[1])), 256, 0, stream>>>(p, factor.copy, of, pitch);
+  } else {
+    const int64_t warps = (of.sizes[0] + 1023) / 1024 * lines;
+    tma_copy<<<blocks((warps + 7) / 8), 256, 0, stream>>>(p, factor.copy, of, pitch, lines);
+  }
   factor.strides[0] = 1;
   for (int64_t d = 1, step = pitch; d < RANK; step *= sizes[d++]) factor.strides[d] = step;
   return factor;
