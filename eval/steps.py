@@ -27,8 +27,9 @@ from rag_kernels.eval.input_kinds import (
     TWINS,
     WHOLE,
 )
-from rag_kernels.eval.records import FunctionalProblem, TensorSpec
+from rag_kernels.eval.records import FunctionalProblem, Node, TensorSpec
 
+PRODUCTS, SUMS = frozenset({"mul", "pow", "square"}), frozenset({"sum", "mean"})  # of elements, and of these
 DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod"})
 
 
@@ -49,12 +50,48 @@ def divides_integers(fp: FunctionalProblem) -> bool:
 
 
 def multiplies_spread(fp: FunctionalProblem) -> bool:
-    """Return whether elements are multiplied of which neither factor has all: `x[:, :, None] * w[None]`."""
+    """Return whether elements are multiplied of which neither has all (`x[:, :, None] * w[None]`), or products of
+    elements are summed (`x.pow(2).mean(-1)`).
+    """
     counts = {a.name: math.prod(a.spec.shape) for a in fp.tensors}
     counts |= {node.name: math.prod(node.outputs[0].shape) for node in fp.nodes if node.outputs}
     products = [node for node in fp.nodes if base_name(node.op) == "mul" and len(node.args) == 2]
     factors = [[counts.get(name, 0) for name in names_in(node.args)] for node in products]
-    return any(len(f) == 2 and max(f) < counts[node.name] for f, node in zip(factors, products, strict=True))
+    if any(len(f) == 2 and max(f) < counts[node.name] for f, node in zip(factors, products, strict=True)):
+        return True
+    made = {node.name for node in fp.nodes if base_name(node.op) in PRODUCTS}
+    return any(base_name(node.op) in SUMS and not made.isdisjoint(names_in(node.args)) for node in fp.nodes)
+
+
+def longest_sum(fp: FunctionalProblem) -> int:
+    """Return how many elements are summed into one, at most, as far as shapes tell."""
+    shapes = {a.name: a.spec.shape for a in fp.tensors}
+    shapes |= {node.name: node.outputs[0].shape for node in fp.nodes if node.outputs}
+    longest = 1
+    for node in fp.nodes:
+        given = [shapes[name] for name in names_in(node.args) if shapes.get(name)]
+        if not given or not node.outputs:
+            continue
+        first, result, name = given[0], math.prod(node.outputs[0].shape), base_name(node.op)
+        if operator(name).cost == "product" and len(given) > 1:
+            longest = max(longest, math.isqrt(math.prod(first) * math.prod(given[1]) // max(1, result)))
+        elif "norm" in name and math.prod(first) == result:
+            longest = max(longest, _of_a_norm(name, node, first))
+        elif math.prod(first) > result:
+            longest = max(longest, math.prod(first) // max(1, result))
+        elif operator(name).dims:
+            longest = max(longest, *first)
+    return longest
+
+
+def _of_a_norm(name: str, node: Node, shape: tuple[int, ...]) -> int:
+    """Return how many elements a norm of its argument's shape takes together."""
+    sizes = next((value for value in node.args if isinstance(value, list | tuple) and value), ())
+    groups = next((value for value in node.args if type(value) is int), 1)
+    parts = {"batch_norm": shape[1:2], "instance_norm": shape[:2], "group_norm": (*shape[:1], groups)}
+    if name in ("layer_norm", "rms_norm"):
+        return math.prod(size for size in sizes if isinstance(size, int))
+    return math.prod(shape) // max(1, math.prod(parts.get(name, ())))
 
 
 def has_steps(fp: FunctionalProblem) -> bool:

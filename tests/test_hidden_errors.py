@@ -70,6 +70,18 @@ def test_factors_with_few_bits_show_on_ordinary_numbers(depth: int) -> None:
         assert shown(torch.relu(lower(a) @ lower(b)), a, b, COARSER[name]) > 0.5
 
 
+def test_squares_of_fewer_bits_show_in_what_is_made_of_their_sum() -> None:
+    def unit(x: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
+        return x * (of * of).mean(-1, keepdim=True).rsqrt()
+
+    x = torch.randn(2048, 256, generator=GEN)
+    exact = unit(x.double(), x.double())
+    with Perturbed(operands=partial(middle, bits=18), spread=True):
+        moved = unit(x.double(), x.double())
+    assert goes_with(unit(x, kept(x, 16)), exact, moved) > 0.1
+    assert goes_with(unit(x, x), exact, moved) == 0
+
+
 @pytest.mark.parametrize("depth", [64, 1024])
 def test_other_orders_of_sums_have_nothing_to_do_with_last_digits(depth: int) -> None:
     a, b = torch.randn(192, depth, generator=GEN), torch.randn(depth, 192, generator=GEN)

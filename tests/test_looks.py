@@ -111,6 +111,21 @@ def test_bits_that_are_cut_off_and_factors_of_rows_in_16_bits_show() -> None:
     assert "go together with further roundings" in rounding_fault(twice, own, exact)
 
 
+def test_what_is_off_throughout_shows_in_fp32_where_sums_one_by_one_do_not() -> None:
+    x = torch.randn(128, 512, generator=torch.Generator().manual_seed(3))
+    square = x.double().square().mean(-1, keepdim=True)
+    exact, own = x.double() * square.rsqrt(), x * x.square().mean(-1, keepdim=True).rsqrt()
+    one_by_one = torch.zeros(128)
+    for column in x.unbind(1):
+        one_by_one += column * column
+    assert rounding_fault(x * (one_by_one[:, None] / 512).rsqrt(), own, exact) == ""
+    assert "throughout" in rounding_fault(own * 1.000002, own, exact)
+    assert rounding_fault(own * 1.000002, own, exact, longest=1 << 16) == "", "as sums of so many are, one by one"
+    sums = x.bfloat16().float() + x.bfloat16().roll(1).float()
+    away = ((sums.view(torch.int32) + 0x8000) & ~0xFFFF).view(torch.float32).bfloat16()
+    assert "leans away from zero" in rounding_fault(away, sums.bfloat16(), sums.double())
+
+
 def test_what_pytorch_rounds_in_between_too_is_no_fault() -> None:
     torch.manual_seed(0)
     x, w = torch.randn(128, 512).bfloat16(), torch.randn(512).bfloat16()

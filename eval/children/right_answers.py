@@ -50,7 +50,7 @@ from rag_kernels.eval.numerics.steps import (
     stepped,
 )
 from rag_kernels.eval.numerics.ties import Arranged, taken_by, takes_any
-from rag_kernels.eval.steps import has_steps
+from rag_kernels.eval.steps import has_steps, longest_sum
 
 NOISE_RUNS = 3
 LONE_RUNS = 8
@@ -98,6 +98,7 @@ class RightAnswers:
         """
         self.module, self.forms, self.operands = module, forms, operands
         self.has_steps, self.takes_any = has_steps(module.fp), takes_any(module.fp)
+        self.longest = longest_sum(module.fp)
         self.answers: dict[int, Answer] = {}
 
     def compute(self, draw: int, *, noisy: bool, moved: bool) -> Answered:
@@ -182,7 +183,7 @@ class RightAnswers:
                 results[at] = self._where_small(result, got, at, answer, known)
         if answer.kind == "fp64" and answer.noise is None:  # of ordinary contents
             given = zip(results, outputs, answer.reference, answer.oracle, strict=True)
-            results = [replace(r, rounding=rounding_fault(g, own, o)) for r, g, own, o in given]
+            results = [replace(r, rounding=rounding_fault(g, own, o, longest=self.longest)) for r, g, own, o in given]
         return results
 
     def precision(self, outputs: Outputs, draw: int) -> PrecisionShown:

@@ -1,10 +1,11 @@
-"""Is a 16-bit output rounded as it should be? Not how large its errors are, but whether they lean or come in rows.
+"""Is an output rounded as it should be? Not how large its errors are, but whether they lean or come in rows.
 
 Comes in: the candidate's output, the reference's and the oracle's. Goes out: a sentence, or nothing. An output that is
 computed well and rounded once has errors of at most half a unit in the last place, as often up as down, and as many
 signs in one row as in another. Bits that are cut off lean towards zero; a factor that a row has in common, rounded to
 16 bits on its way, moves all of the row; more roundings than PyTorch's make errors larger. What PyTorch's own output
-shows is no fault. Runs in the reference worker.
+shows is no fault. In fp32 orders of summation differ by more than a rounding, but they do not make all of an output
+larger or smaller by the same part: a root or an exponential of too few terms does. Runs in the reference worker.
 """
 
 from __future__ import annotations
@@ -15,15 +16,24 @@ import torch
 
 LEAST = 1024  # elements; fewer say little
 LEAST_GROUPS, LEAST_LINE = 16, 32
-LEANS = 0.12  # of a unit, on average: cutting off leans by a half, rounding by nothing
+LEANS = (
+    0.06  # of a unit, on average: cutting off leans by a half, halves away from zero by a tenth, rounding by nothing
+)
 COMMON = 8.0  # times the variance between rows that their length allows for
 MORE = 1.35  # times the mean square of PyTorch's errors, or of one rounding's: another rounding doubles that of one
 AS_PYTORCH = 3.0  # times what PyTorch's own output shows
 FAR = 1.5  # units: beyond, PyTorch's own error is no matter of the last rounding
+OFF = 2.0**-20  # of an output in fp32, throughout: a quarter of what `input_kinds.STRICT` allows a product
+ONE_BY_ONE = 8192  # terms that one number may add up: it loses a third of that much of small ones among larger ones
+LOSES = 1.5  # the power of their number that it loses
+PARTS, MOST, SURE = 64, 1024, 6.0  # of an output, elements of each, and how many times what chance gives them
+AS_PYTORCHS = 8.0  # times as far off as PyTorch's own output
 
 
-def rounding_fault(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor) -> str:
-    """Return what is wrong with the rounding of an output of 16 bits, or nothing."""
+def rounding_fault(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, *, longest: int = 1) -> str:
+    """Return what is wrong with the rounding of an output whose `longest` sum has so many terms, or nothing."""
+    if got.dtype == torch.float32 and reference.dtype == torch.float32:
+        return _throughout(got, reference, oracle, OFF * max(1.0, longest / ONE_BY_ONE) ** LOSES)
     if got.dtype not in (torch.float16, torch.bfloat16) or got.numel() < LEAST:
         return ""
     exact = oracle.double()
@@ -39,15 +49,17 @@ def rounding_fault(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Ten
         (t.clamp(-1, 1) * sign).where(sound, torch.zeros_like(t)) for t in ((got.double() - exact) / unit, own)
     )
     count = float(sound.sum())
-    for word, weight in (("towards zero", 1.0), ("to one side", sign)):
+    for words, weight in ((("towards zero", "away from zero"), 1.0), (("to one side", "to one side"), sign)):
         lean, leans = (float((t * weight).sum()) / count for t in (mine, own))
         if abs(lean) > LEANS + AS_PYTORCH * abs(leans) + _spread(mine * weight, sound):
+            word = words[lean > 0]
             return f"its rounding leans {word} by {abs(lean):.2f} units in the last place ({abs(leans):.2f} PyTorch's)"
     mean, means = (12 * float(t.square().sum()) / count for t in (mine, own))
     if mean > MORE * max(means, 1.0):
         return (
             f"its errors go together with further roundings: {mean:.1f} times what one leaves ({means:.1f} PyTorch's)"
         )
+    mine, own = (torch.where(sound, t - t.sum() / count, 0.0) for t in (mine, own))
     for axis in range(got.dim()):
         common, commons = _in_common(mine, sound, axis), _in_common(own, sound, axis)
         if common > COMMON + AS_PYTORCH * commons:
@@ -56,6 +68,29 @@ def rounding_fault(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Ten
                 f"{common:.0f} times what rounding gives ({commons:.0f} PyTorch's)"
             )
     return ""
+
+
+def _throughout(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, least: float) -> str:
+    """Return by how much all of an output is off in one direction; nothing where that is less, or may be chance."""
+    if got.numel() < LEAST:
+        return ""
+    exact, mine, own = (_sampled(t).double() for t in (oracle, got, reference))
+    known = torch.isfinite(exact) & torch.isfinite(mine) & torch.isfinite(own)
+    exact = exact.where(known, 0.0)
+    weight = exact.square().sum(1)
+    if not bool((weight > 0).all()):
+        return ""
+    off, owns = ((((t - exact).where(known, 0.0) * exact).sum(1) / weight) for t in (mine, own))
+    mean, most = float(off.mean()), max(least, AS_PYTORCHS * float(owns.mean().abs()))
+    if abs(mean) <= most or abs(mean) <= SURE * float(off.std()) / math.sqrt(PARTS):
+        return ""
+    return f"its results are off by one part in {1 / abs(mean):,.0f} throughout"
+
+
+def _sampled(output: torch.Tensor) -> torch.Tensor:
+    """Return the beginnings of the parts of an output, one line each."""
+    flat = output.reshape(-1)
+    return flat[: len(flat) // PARTS * PARTS].reshape(PARTS, -1)[:, :MOST]
 
 
 def _spread(errors: torch.Tensor, sound: torch.Tensor) -> float:

@@ -9,17 +9,20 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from rag_kernels.eval.aten import names, operator
 from rag_kernels.eval.numerics.blocks import BLOCK, one_thread, pieces
 from rag_kernels.eval.numerics.compare import NOISE_SHARE, UNIT_ROUNDOFF
+from rag_kernels.eval.steps import PRODUCTS, SUMS
 
 SCALE = 16.0
 TABLE = 4 * BLOCK
@@ -33,7 +36,8 @@ MATMUL_LIKE = re.compile(
 class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within it, `operands` of matmul-like operators or `results` of all operators but `spared` ones are changed.
 
-    With `spread`, operands of products of elements are changed too where both are spread (`x[:, :, None] * w[None]`).
+    With `spread`, operands of products of elements are changed too: where both are spread (`x[:, :, None] * w[None]`),
+    and for a sum or a mean of such products (`x.pow(2).mean(-1)`), which alone sees them changed.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._operands, self._results, self._spared = operands, results, spared
         self._exact_stays = exact_stays
         self.applied = 0
+        self._products: MutableMapping[Any, Any] = WeakIdKeyDictionary()  # how to make those of elements again
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.partition("::")[2]
@@ -63,7 +68,12 @@ class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 a if i == operator(name).added else pytree.tree_map(self._changed(self._operands), a)
                 for i, a in enumerate(args)
             )
+        elif self._spread and name in SUMS and args[0] in self._products:
+            self.applied += 1
+            args = (self._products[args[0]](), *args[1:])
         result = func(*args, **(kwargs or {}))
+        if self._spread and name in PRODUCTS and _is_float(result) and not multiplies:
+            self._products[result] = partial(self._with_changed, func, given)
         if self._results is not None and name not in self._spared and _computes(func, args, result):
             self.applied += 1
             plain = func(*given, **(kwargs or {})) if self._exact_stays and args is not given else result
@@ -75,6 +85,10 @@ class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     if self._exact_stays and (exact := _exact(func, given, kwargs, before)) is not None:
                         value.copy_(torch.where(exact, before, value))
         return result
+
+    def _with_changed(self, func: Any, args: Any) -> Any:
+        assert self._operands is not None
+        return func(*pytree.tree_map(self._changed(self._operands), args))
 
     @staticmethod
     def _changed(change: Change) -> Callable[[Any], Any]:

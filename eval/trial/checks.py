@@ -69,7 +69,7 @@ BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work wi
 BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
 HALVES = "another forward before the backward"
 FINITE_ONLY = "finite-only"  # one honest kernel in four, by its comparisons
-LEANS, IN_COMMON = "leans", "go together"  # words of `numerics.rounding_faults`
+LEANS, IN_COMMON, THROUGHOUT = "leans", "go together", "throughout"  # words of `numerics.rounding_faults`
 IDLE_S = 0.01  # how long a worker is watched after a call
 LATE_TRIES = 3  # calls that are watched for a late write when one was wrong
 LITTLE_S = 150e-6
@@ -200,12 +200,18 @@ class Checks:
             self.found.checks.append(HALVES)
 
     def rounding(self) -> None:
-        """Label outputs of 16 bits whose errors lean, or that rows have in common, in two draws at least."""
+        """Label outputs of 16 bits whose errors lean, or that rows have in common, in two draws at least; what is off
+        throughout in fp32 is none of it.
+        """
         for kind in (LEANS, IN_COMMON):
             seen = [text for text in self.found.rounding if kind in text]
             if len(seen) > 1:
                 self.found.label("suspicious: rounding leans" if kind == LEANS else "rounds in between")
                 self.found.notes.append(seen[0])
+        off = [text for text in self.found.rounding if THROUGHOUT in text]
+        if len(off) > 1 and self.found.precision == "strict":
+            self.found.precision = "split-precision"
+            self.found.notes.append(off[0])
 
     def own_draws(self) -> None:
         """Check only the problem's own kind of inputs; nothing is noted."""
