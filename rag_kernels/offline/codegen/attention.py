@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.loop_nest import Access, Loop, Names, Nest, access_of, store_access, text_of
+from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.fusion.attention_operands import peeled
 from rag_kernels.offline.fusion.bands import Band, bound_text, split_bands
@@ -122,7 +123,7 @@ class AttentionNest:
             text += f" {'*' if operator is Operator.MUL else '/'} {value}"
         return text
 
-    def printer(self, pointers: dict[str, str], storage: dict[str, str], *, near: bool = False) -> Printer:
+    def printer(self, pointers: dict[str, str], storage: dict[str, str], form: Form) -> Printer:
         """Return a printer of expressions over the indices of all parts."""
         loops = [
             Loop((leaf,), self.index(leaf), self.names[leaf], leaf.size) for leaf in self.batch + self.rows + self.keys
@@ -131,7 +132,7 @@ class AttentionNest:
         loads = [v for v in ir.walk(self.score) if isinstance(v, ir.Load) and v is not self.region.attended.scores]
         accesses = {v: access_of(v.stored, v.index, self.names) for v in loads}
         nest = Nest(self.region, "point", loops, [], None, self.names, accesses, {})
-        return Printer(nest, pointers, storage, near)
+        return Printer(nest, pointers, storage, form)
 
     def checks(self) -> list[str]:
         """Return what must hold at a call, as C."""

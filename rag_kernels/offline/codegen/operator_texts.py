@@ -1,13 +1,14 @@
 """How each operator is written in C++ and in CUDA, and how operators nest.
 
-Comes in: an operator, the dtype of what it gives, and whether functions may be exact to some bits fewer. Goes out: a
-`Text`, in which `{0}`, `{1}`... stand for the operands and `{T}` for the C type of the result. The functions `rk_exp`,
-`rk_tanh`... are those of `math_prelude.py`, which has each for both languages: those of `_libm` by itself.
+Comes in: an operator, the dtype of what it gives, and the form in which it is written. Goes out: a `Text`, in which
+`{0}`, `{1}`... stand for the operands and `{T}` for the C type of the result. The functions `rk_exp`, `rk_tanh`... are
+those of `math_prelude.py`, which has each for both languages: those of `_libm` by itself.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from rag_kernels.offline.ir.dtypes import is_float
 from rag_kernels.offline.ir.operators import Operator
@@ -124,16 +125,34 @@ C_OF_INTEGERS: dict[Operator, Text] = {
     Operator.MAXIMUM: Text("{0} < {1} ? {1} : {0}", CHOICE),
     Operator.MINIMUM: Text("{1} < {0} ? {1} : {0}", CHOICE),
 }
+CUDA_OF_FLOAT32: dict[Operator, Text] = {
+    Operator.MAXIMUM: Text("extreme<true>({0}, {1})"),
+    Operator.MINIMUM: Text("extreme<false>({0}, {1})"),
+}
 CUDA_NEAR: dict[Operator, Text] = {Operator.EXP: _call("rk_exp_near")}
+
+
+class Form(Enum):
+    """For what an operator is written."""
+
+    C = auto()
+    CUDA = auto()
+    CUDA_NEAR = auto()  # where functions may be exact to some bits fewer than float32 has
+
+
+def on_gpu(*, near: bool) -> Form:
+    return Form.CUDA_NEAR if near else Form.CUDA
 
 
 OF_TRUTH = Text("{T}(int32_t({0}))")  # compilers make no vectors of what turns it into a float at once
 
 
-def text_of(operator: Operator, dtype: str, operands: str, *, near: bool = False) -> Text:
+def text_of(operator: Operator, dtype: str, operands: str, form: Form = Form.C) -> Text:
     """Return how an operator is written whose result has this dtype, and whose first operand the other."""
     if operator is Operator.CAST and operands == "bool" and is_float(dtype):
         return OF_TRUTH
     if not is_float(dtype) and operator in C_OF_INTEGERS:
         return C_OF_INTEGERS[operator]
-    return CUDA_NEAR[operator] if near and operator in CUDA_NEAR else C[operator]
+    if form is not Form.C and dtype == "float32" and operator in CUDA_OF_FLOAT32:
+        return CUDA_OF_FLOAT32[operator]
+    return CUDA_NEAR[operator] if form is Form.CUDA_NEAR and operator in CUDA_NEAR else C[operator]

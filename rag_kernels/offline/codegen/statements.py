@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.loop_nest import Access, Nest
 from rag_kernels.offline.codegen.loop_nest import text_of as polynomial
-from rag_kernels.offline.codegen.operator_texts import UNARY, Text, text_of
+from rag_kernels.offline.codegen.operator_texts import UNARY, Form, Text, text_of
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import is_float
 from rag_kernels.offline.ir.operators import Operator, Types
@@ -68,7 +68,7 @@ class Printer:
     nest: Nest
     pointers: dict[str, str]  # buffer -> C pointer expression
     storage: dict[str, str]  # buffer -> dtype of its elements in memory
-    near: bool = False  # whether functions may be exact to some bits fewer than float32 has
+    form: Form = Form.C
     unsigned: str = "uint64_t"  # C type in which a guard compares places
     count: int = 0
     _uses: dict[ir.Value, int] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Printer:
 
     def expression(self, value: ir.Op, scope: Scope) -> tuple[str, int]:
         """Return an operator over its operands as C, and how tightly that binds."""
-        text = text_of(value.operator, value.dtype, value.args[0].dtype, near=self.near)
+        text = text_of(value.operator, value.dtype, value.args[0].dtype, self.form)
         args = [self.operand(a, scope, value, place, text) for place, a in enumerate(value.args)]
         return text.form.format(*args, T=CTYPES[value.dtype]), text.binds
 

@@ -11,6 +11,7 @@ from rag_kernels.offline.codegen.attention import AttentionNest
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.kernel_function import Function
 from rag_kernels.offline.codegen.loop_nest import Names
+from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.fusion.regions import AttentionRegion
 from rag_kernels.offline.ir import values as ir
@@ -250,7 +251,7 @@ def _scores(
     head = "const auto of_score = [&](int64_t b, int64_t i, int64_t start, int64_t count, float* s) {"
     if nest.factor is not None:
         return ["const auto of_score = [](int64_t, int64_t, int64_t, int64_t, float*) {};"]
-    statements, result = nest.scored(nest.printer(pointers, storage), "part")
+    statements, result = nest.scored(nest.printer(pointers, storage, Form.C), "part")
     return [
         head,
         *indent([*batch, *row]),

@@ -13,6 +13,7 @@ from rag_kernels.offline.codegen.attention import AttentionNest
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Access, text_of
+from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda.attention_hopper import HopperAttention
 from rag_kernels.offline.cuda.needs import Needs
@@ -135,7 +136,7 @@ class CudaAttention:
                 "const auto of_score = [&](int64_t, int64_t, float part) { return part * of_products; };",
             ]
         pointer = {b: f"{c_name(b)}_p" for b in self.buffers}
-        lines, result = self.nest.scored(self.nest.printer(pointer, self.storage), "part")
+        lines, result = self.nest.scored(self.nest.printer(pointer, self.storage, Form.CUDA), "part")
         return [
             "const auto of_score = [&](int64_t i, int64_t n, float part) {",
             *indent([*row, *key, *lines, f"return float({result});"]),

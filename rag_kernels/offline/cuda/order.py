@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
+from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.order_keys import KEYS, pair_of
 from rag_kernels.offline.codegen.own_text import apart, nest_of
 from rag_kernels.offline.codegen.reduction_levels import indent
@@ -270,7 +271,9 @@ def order_text(
     lanes = [leaf for group in ordered.dims if group != ordered.over for leaf in ir.leaves(group)]
     over, taken = ir.leaves(ordered.over), ir.leaves(ordered.taken)
     nest = nest_of(region, [*lanes, *over, *(leaf for leaf in taken if leaf not in over)], names)
-    printer = Printer(nest, {b: f"{c_name(b)}_p" for b in function.specs}, function.storage(), function.near)
+    printer = Printer(
+        nest, {b: f"{c_name(b)}_p" for b in function.specs}, function.storage(), on_gpu(near=function.near)
+    )
     scratch = tuple(c_name(b) for b in function.scratch)
     kernel = CudaRegion(nest, printer, {}, parameters=parameters, constants=sizes.constants, scratch=scratch)
     scope = Scope()

@@ -15,6 +15,7 @@ from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.contraction import find_contraction
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Loop, build_nest, text_of
+from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.reduction_levels import around, indent, levels, words
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.gemm.few_rows import few_rows_kernel
@@ -86,7 +87,7 @@ class CudaRegion(ReduceLoops):
         if nest.schedule == "row":  # how many rows there are is an argument, so that kernels for few and many are alike
             summed = {nest.names[leaf] for loop in nest.reduced for leaf in loop.leaves}
             constants = {name: value for name, value in constants.items() if name in summed}
-        printer = Printer(nest, pointers, function.storage(), function.near)
+        printer = Printer(nest, pointers, function.storage(), on_gpu(near=function.near))
         return cls(nest, printer, level, parameters=parameters, constants=constants, scratch=scratch)
 
     def product(self, name: str, function: Function) -> tuple[list[str], list[str]] | None:
@@ -140,7 +141,7 @@ class CudaRegion(ReduceLoops):
         small = all(math.prod(function.specs[b].shape) <= 1 << 31 for b in self.buffers())
         pointers, storage = self.printer.pointers, self.printer.storage
         unsigned = "uint32_t" if small else "uint64_t"
-        printer = Printer(found.nest, pointers, storage, self.printer.near, unsigned)
+        printer = Printer(found.nest, pointers, storage, self.printer.form, unsigned)
         kind, p = "int" if small else "int64_t", self.parameters
         numbers = numbers_of(found, tf32=p.tensor == 2)
         if serves(found) and (p.tensor or numbers):

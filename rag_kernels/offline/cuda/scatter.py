@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
+from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.own_text import inside, nest_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
@@ -146,7 +147,7 @@ def scatter_text(
     """Return the kernel of a scatter, and the statements that launch it."""
     pointers = {b: f"{c_name(b)}_p" for b in function.specs}
     nest = nest_of(region, loops_of(region.scattered.value), sizes.names)
-    printer = Printer(nest, pointers, function.storage(), function.near)
+    printer = Printer(nest, pointers, function.storage(), on_gpu(near=function.near))
     scratch = tuple(c_name(b) for b in function.scratch)
     kernel = CudaScatter(nest, printer, {}, parameters=parameters, constants=sizes.constants, scratch=scratch)
     text, launch = kernel.text(name, function)

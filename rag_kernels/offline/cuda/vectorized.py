@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Access, Loop, Nest, Poly, text_of
+from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.reduce_loops import SCANNED
@@ -162,7 +163,7 @@ class VectorizedRegion(CudaRegion):
         if value.kind is Kind.MAXSUM:
             scope.lines.append(f"float {name}_top = -INFINITY, {name}_sum = 0;")
             self.finish.append(f"{name} = MaxSum{{{name}_top, {name}_sum}};")
-            x, near = self.printer.name("x"), "_near" * self.printer.near
+            x, near = self.printer.name("x"), "_near" * (self.printer.form is Form.CUDA_NEAR)
             self.taken.append(Taken(x, "-INFINITY", f"take_below{near}({name}_top, {name}_sum, {x});"))
             return f"{x}[u] = {self.printer.emit(value.arg, block)};"
         placed = operands(value.arg, Operator.PLACED) if value.kind in {Kind.MAXPLACE, Kind.MINPLACE} else None

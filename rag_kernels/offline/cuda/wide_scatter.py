@@ -12,6 +12,7 @@ from typing import Self
 
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Loop, Nest, text_of
+from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.own_text import inside, nest_of
 from rag_kernels.offline.codegen.reduction_texts import C
 from rag_kernels.offline.codegen.statements import Printer, Scope
@@ -35,7 +36,7 @@ class WideScatter(VectorizedRegion):
         if parameters.vector == 1 or nest is None or not nest.outer:
             return None
         pointers = {b: f"{c_name(b)}_p" for b in function.specs}
-        printer = Printer(nest, pointers, function.storage(), function.near)
+        printer = Printer(nest, pointers, function.storage(), on_gpu(near=function.near))
         scratch = tuple(c_name(b) for b in function.scratch)
         made = cls(nest, printer, {}, parameters=parameters, constants=sizes.constants, scratch=scratch)
         made.width = width_of(made)
