@@ -290,25 +290,31 @@ def test_generated_cuda_is_as_exact_as_pytorch(name: str, tmp_path: Path, monkey
 def test_quotients_by_a_rows_total_and_integers_are_pytorchs_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever the operands lie, and where the quotient is rounded."""
+    """Wherever the operands lie, and where the quotient is rounded; integers come of no division."""
     monkeypatch.setattr(numbers, "build", build_emulated)
     case = Case(
-        "s = x.abs().amax(-1, True); return x / s, (x / (s / 127)).round().to(torch.int8), (x / x.sum(-1, True)) * y",
+        "s = x.abs().amax(-1, True); q = (x / (s / 127)).round(); "
+        "return x / s, q.to(torch.int8), (x / x.sum(-1, True)) * y, (q + 128).clamp(0, 255).to(torch.uint8)",
         "torch.randn(64, 4096)",
         "torch.ones(1)",
     )
     fp = functional("quotients", case)
     plan = write(fp, SMALL)
-    assert plan is not None
+    assert plan is not None and "rk_nearbyint(rk_ratio(" in plan.candidate.source
     torch.manual_seed(3)
     x = torch.randn(64, 4096) * torch.logspace(-38, 34, 64)[:, None] * 2.0 ** torch.randint(-20, 20, (64, 4096))
     x[:, ::7] = 0.0
     x[5, 1], x[6, 3], x[7] = torch.inf, torch.nan, 0.0
-    ours = numbers.caller(plan, fp, tmp_path)(x, torch.ones(1))
+    halves = (torch.randint(-127, 127, (64, 512)) + 0.5) * (x.abs().amax(-1, True) / 127)
+    near = torch.nextafter(halves, halves * torch.randint(0, 3, halves.shape))
+    x[:, 4::8] = torch.where(near.isfinite(), near, x[:, 4::8])
     s = x.abs().amax(-1, True)
+    ours = numbers.caller(plan, fp, tmp_path)(x, torch.ones(1))
     assert torch.equal(ours[0].nan_to_num(7), (x / s).nan_to_num(7))
-    finite = (x / (s / 127)).isfinite()
-    assert torch.equal(ours[1][finite], (x / (s / 127)).round().to(torch.int8)[finite])
+    whole = (x / (s / 127)).round()
+    finite = whole.isfinite()
+    assert torch.equal(ours[1][finite], whole.to(torch.int8)[finite])
+    assert torch.equal(ours[3][finite], (whole + 128).clamp(0, 255).to(torch.uint8)[finite])
 
 
 def test_quads_are_taken_only_where_every_row_begins_at_sixteen_bytes(

@@ -32,6 +32,7 @@ from rag_kernels.offline.fusion.common_values import shared
 from rag_kernels.offline.fusion.layouts import laid_as_read
 from rag_kernels.offline.fusion.online_reduction import one_pass
 from rag_kernels.offline.fusion.planner import Planner, Split
+from rag_kernels.offline.fusion.quantised import with_quantised
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
 from rag_kernels.offline.fusion.regions import AttentionRegion, Region
 from rag_kernels.offline.fusion.rematerialize import with_shared_values, without_rematerialization
@@ -172,6 +173,8 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
         lowered = one_pass(lowered, KEPT_BYTES).checked(checker, "The rewriting to one pass")
     if owes_half(fp):
         lowered = with_reciprocals(lowered, on_gpu=backend == "cuda").checked(checker, "The rewriting to reciprocals")
+    if backend == "cuda":
+        lowered = with_quantised(lowered).checked(checker, "The rewriting of what becomes eight bits")
     steps = Planner(split_of(parameters), specs).run(lowered)
     steps = [shared(s) if isinstance(s, Region) else s for s in used(steps, lowered.results)]
     for step in steps:

@@ -339,6 +339,15 @@ CUDA["rk_exp_below"] = (
     "}\n",
     ("rk_exp2_near",),
 )
+CUDA["rk_ratio"] = (
+    "// x / y by r = 1 / y: a product, corrected by what it leaves. To 256 it rounds to the same integer.\n"
+    "// What is infinite, or divided by what is, has no correction.\n"
+    "__device__ inline float rk_ratio(float x, float y, float r) {\n"
+    "  const float q = x * r, c = fmaf(fmaf(-q, y, x), r, q);\n"
+    "  return c == c ? c : q;\n"
+    "}\n",
+    (),
+)
 CUDA["rk_softplus"] = (
     "__device__ inline float rk_softplus(float x) { return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }\n"
     "__device__ inline double rk_softplus(double x) { return (x < 0.0 ? 0.0 : x) + log1p(exp(-fabs(x))); }\n",

@@ -56,6 +56,7 @@ C: dict[Operator, Text] = {
     Operator.MUL: Text("{0} * {1}", PRODUCT),
     Operator.DIV: Text("{0} / {1}", PRODUCT),
     Operator.DIV_NEAR: Text("__fdividef({0}, {1})"),
+    Operator.RATIO: Text("rk_ratio({0}, {1}, {2})"),
     Operator.QUOTIENT: Text("{0} / {1}", PRODUCT),
     Operator.REST: _libm("fmod", "{0}, {1}"),
     Operator.NEG: Text("-{0}", UNARY),

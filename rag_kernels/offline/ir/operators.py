@@ -70,6 +70,7 @@ class Operator(Enum):
     MUL = _SUM
     DIV = Traits(2, Types.FRACTIONS)
     DIV_NEAR = Traits(2, Types.FRACTIONS)  # by one or more, where some last bits do not count
+    RATIO = Traits(3, Types.FRACTIONS)  # of x, y and 1 / y, all normal numbers: x / y, which rounds alike up to 256
     NEG = _ONE
     ABS = _ONE
     MAXIMUM = _SUM  # a NaN among the operands wins
