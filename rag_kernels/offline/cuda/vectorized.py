@@ -29,6 +29,7 @@ from rag_kernels.offline.ir.reductions import Kind
 
 KEPT = 4  # quads of a row that a thread keeps at most; a warp that has a row to itself keeps twice as many
 MOST_THREADS = 512  # of a row that is kept
+AHEAD = 16  # quads that a thread has registers for beside nothing else
 FEW_KEPT = 2  # tensors of a row that are kept: of more, those that all rows share are read again
 KEPT_BYTES = 16 * KEPT * MOST_THREADS  # of a row at most
 MOST_WIDTH = 8  # elements of a vector: of eight floats, loaded as twice sixteen bytes, registers still suffice
@@ -290,7 +291,7 @@ class VectorizedRegion(CudaRegion):
 
     def row(self) -> list[str]:
         lines = CudaRegion.row(self)
-        kept = [] if self.has_scan() else self.kept_names()  # a scan goes over the row in stretches
+        kept = [] if self.has_scan() else self.kept_names() or self.loaded_ahead()  # a scan goes over it in stretches
         if len(kept) > FEW_KEPT:
             kept = [name for name in kept if not self.is_shared(name)]
         first = next((i for i, line in enumerate(lines) if "auto sweep" in line), len(lines))
@@ -299,6 +300,11 @@ class VectorizedRegion(CudaRegion):
     def kept_names(self) -> list[str]:
         """Return the quads that more than one pass uses."""
         return [name for name, count in self.uses.items() if count > 1]
+
+    def loaded_ahead(self) -> list[str]:
+        """Return the quads of a row that is read once: kept, all are on their way before the first is waited for."""
+        items = self.items() if self.reads_once() else 0
+        return list(self.uses) if items > 1 and items * len(self.uses) <= AHEAD else []
 
     def is_shared(self, name: str) -> bool:
         """Return whether all rows read this vector alike (a norm's weights): the cache has it then."""
