@@ -121,6 +121,21 @@ def test_lone_elements_are_off_as_far_as_rounded_inputs_leave_them() -> None:
     assert lone(got, right, allowed, again()) is None, "that is off where nothing is ill-conditioned"
 
 
+def test_a_lone_element_without_a_digit_may_be_any_number() -> None:
+    """One over a difference that rounding makes of either sign: one run in many is next to zero there."""
+    right = torch.ones(100, 20, dtype=torch.float64)
+    right[3, 3] = 1e-5
+    runs = [torch.where(right == 1, 1.0, sign * 2e-6).float() for sign in (1, -1, 1)]
+    got = right.float()
+    got[3, 3] = 0.01
+    allowed = torch.full_like(right, 1e-3)
+    assert lone(got, right, allowed, runs[:1]) is None, "one run may be off by chance"
+    put_right = lone(got, right, allowed, runs)
+    assert put_right is not None and torch.equal(put_right, right.float())
+    got[3, 3] = float("nan")
+    assert lone(got, right, allowed, runs) is None, "but no number at all"
+
+
 def test_places_that_noise_moves_stay_within_reach() -> None:
     x, at = torch.full((4,), 50.0), torch.zeros(51)
     with RoundingNoise(GEN):

@@ -27,6 +27,7 @@ OFF = 2.0**-20  # of an output in fp32, throughout: a quarter of what `input_kin
 ONE_BY_ONE = 8192  # terms that one number may add up: it loses a third of that much of small ones among larger ones
 LOSES = 1.5  # the power of their number that it loses
 PARTS, MOST, SURE = 64, 1024, 6.0  # of an output, elements of each, and how many times what chance gives them
+PLAIN = 2.0  # times as far off as that: one content is enough to tell
 AS_PYTORCHS = 8.0  # times as far off as PyTorch's own output
 
 
@@ -84,7 +85,8 @@ def _throughout(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor
     mean, most = float(off.mean()), max(least, AS_PYTORCHS * float(owns.mean().abs()))
     if abs(mean) <= most or abs(mean) <= SURE * float(off.std()) / math.sqrt(PARTS):
         return ""
-    return f"its results are off by one part in {1 / abs(mean):,.0f} throughout"
+    plainly = "plainly " * (abs(mean) > PLAIN * most)
+    return f"its results are {plainly}off by one part in {1 / abs(mean):,.0f} throughout"
 
 
 def _sampled(output: torch.Tensor) -> torch.Tensor:

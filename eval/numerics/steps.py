@@ -20,6 +20,7 @@ from rag_kernels.eval.numerics.compare import LIMITS, TINY, UNIT_ROUNDOFF, rows_
 FEW = 0.05  # steps are rare: where more elements are as far off, it is no step
 RARE = 1e-3  # of elements at most are as ill-conditioned as no other
 ALIKE = 1.5  # times a step that was seen
+LOST, LOST_IN = 0.5, 2  # of what is right, and in how many runs an element is off by that: it has no digit then
 WIDE = 4  # bytes: of narrower results runs with amplified rounding are farther off than anybody may be
 AS_MUCH = 2.0  # times what runs of PyTorch's are off by, of steps that are dense
 BARELY = 0.5  # of what is far: where a step moves much by various amounts, some just are and some just are not
@@ -102,21 +103,24 @@ def lone(
     got: torch.Tensor, right: torch.Tensor, allowed: torch.Tensor, again: Iterable[torch.Tensor]
 ) -> torch.Tensor | None:
     """Return the output with a few elements set right that are off by more than is `allowed`, but no more than rounding
-    moves them; None where they are many, or one is off by more.
+    moves them, or have no digit by it; None where they are many, or one is off by more.
 
     Where a sum of either sign is near zero, and is divided by, who adds in another order is off anywhere, and PyTorch
     may be exact by luck. `again` is what PyTorch gives in runs with amplified rounding, of inputs that were rounded
-    anew.
+    anew. Of a difference that is nearly zero how far one run is off says little of how far the next one is.
     """
     error = (got.double() - right.double()).abs()
     wrong = torch.isfinite(right) & ~(error <= allowed)
     if not 0 < int(wrong.sum()) <= max(1.0, RARE * wrong.numel()):
         return None
-    size = torch.zeros_like(error)
+    size, lost = torch.zeros_like(error), torch.zeros_like(error)
+    wrong_anyhow = wrong & ~torch.isfinite(got)
     for other in again:
         away = (other.double() - right.double()).abs()
         size = torch.maximum(size, torch.where(torch.isfinite(away), away, size))
-        if not bool((wrong & ~(error <= ALIKE * size)).any()):
+        lost += ~(away < LOST * right.double().abs())
+        excused = (error <= ALIKE * size) | (lost >= LOST_IN)
+        if not bool((wrong & ~excused | wrong_anyhow).any()):
             return torch.where(wrong, right.to(got.dtype), got)
     return None
 

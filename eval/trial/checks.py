@@ -69,7 +69,8 @@ BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work wi
 BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
 HALVES = "another forward before the backward"
 FINITE_ONLY = "finite-only"  # one honest kernel in four, by its comparisons
-LEANS, IN_COMMON, THROUGHOUT = "leans", "go together", "throughout"  # words of `numerics.rounding_faults`
+# Words of `numerics.rounding_faults`.
+LEANS, IN_COMMON, THROUGHOUT, PLAINLY = "leans", "go together", "throughout", "plainly"
 IDLE_S = 0.01  # how long a worker is watched after a call
 LATE_TRIES = 3  # calls that are watched for a late write when one was wrong
 LITTLE_S = 150e-6
@@ -209,7 +210,7 @@ class Checks:
                 self.found.label("suspicious: rounding leans" if kind == LEANS else "rounds in between")
                 self.found.notes.append(seen[0])
         off = [text for text in self.found.rounding if THROUGHOUT in text]
-        if len(off) > 1 and self.found.precision == "strict":
+        if (len(off) > 1 or any(PLAINLY in text for text in off)) and self.found.precision == "strict":
             self.found.precision = "split-precision"
             self.found.notes.append(off[0])
 
