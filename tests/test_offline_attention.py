@@ -38,7 +38,9 @@ CASES = {
         "m = torch.triu(torch.full((37, 37), float('-inf')), 1); b = torch.softmax(x * 0.3 @ y.mT + m, 3) @ y; "
         "c = torch.softmax((x @ y.mT).masked_fill((i > j) | (j - i >= 5), -1e9), -1) @ y; "
         "d = torch.softmax(torch.where((i <= j + 2) & (j < i + 9), x @ y.mT, -torch.inf), -1) @ y; "
-        "return a, b, c, d",
+        "g = torch.searchsorted(torch.tensor([9, 20, 31]), i, right=True); "  # of packed sequences
+        "e = torch.softmax(torch.where((g == g[:, None]) & (i <= j), x @ y.mT, -torch.inf), -1) @ y; "
+        "return a, b, c, d, e",
         HEADS,
         HEADS,
     ),
@@ -82,7 +84,7 @@ CASES = {
         tier="composed",
     ),
 }
-ATTENTIONS = {"operator": 5, "masks": 4, "biases": 3, "spellings": 4, "sixteen bits": 2, "in a block": 1}
+ATTENTIONS = {"operator": 5, "masks": 5, "biases": 3, "spellings": 4, "sixteen bits": 2, "in a block": 1}
 
 
 def attention_of(name: str, case: Case) -> tuple[FunctionalProblem, Plan]:
@@ -141,9 +143,10 @@ EMULATED = {
         "torch.randn(2, 37, 24)",
         "torch.randn(2, 37, 24)",
     ),
-    "window and slopes": Case(
+    "window, slopes and packed": Case(
         "i, j = torch.arange(70), torch.arange(70)[:, None]; s = x @ x.mT * 0.25 + y[:, None, None] * (i - j); "
-        "s = s.masked_fill((i > j) | (j - i > 30), -torch.inf); return torch.softmax(s, -1) @ x",
+        "g = torch.searchsorted(torch.tensor([9, 40, 41]), i); "
+        "s = s.masked_fill((i > j) | (g != g[:, None]) | (j - i > 30), -torch.inf); return torch.softmax(s, -1) @ x",
         "torch.randn(1, 2, 70, 32)",
         "torch.randn(2)",
     ),
@@ -180,8 +183,17 @@ def emulated(plan: Plan, fp: FunctionalProblem, folder: Path) -> Callable[..., l
 def test_cuda_attention_is_right(name: str, tmp_path: Path) -> None:
     fp = functional(name.replace(" ", "_").replace(",", ""), EMULATED[name])
     plan = write(fp, CudaParameters(attention=1))
-    assert plan is not None and plan.candidate.tier == "kernel" and plan.schedules == ("attention",)
+    assert plan is not None and plan.candidate.tier == "kernel" and plan.schedules[0] == "attention"
     assert worst_ratio(fp, emulated(plan, fp, tmp_path)) < numbers.RATIO
+
+
+def test_a_mask_of_more_than_places_still_leaves_tiles_out_and_looks_up_once_for_a_row() -> None:
+    fp = functional("packed", EMULATED["window, slopes and packed"])
+    plan = write(fp, CudaParameters(attention=1))
+    assert plan is not None and plan.schedules == ("attention", "point")
+    score = plan.candidate.source.partition("const auto of_score")[2].partition("};")[0]
+    ends = plan.candidate.source.partition("const auto of_first")[2].partition("const auto of_score")[0]
+    assert score.count("!=") == 1 and ends.count("r0 +") == 1 and ends.count("r0 -") == 1, (ends, score)
 
 
 def masked(dtype: str, share: str) -> Case:

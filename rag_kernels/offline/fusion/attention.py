@@ -238,7 +238,7 @@ class _Recogniser:
         if max(ir.size_of(columns), ir.size_of(found.depth)) > LARGEST_HEAD or not columns or not found.depth:
             raise ir.Unfusable("heads of another size")
         v = laid_out(lowering, v, out | set(ir.leaves(found.keys)), columns)
-        score = settled_score(lowering, found.score, found.scores)
+        score = settled_score(lowering, found.score, found.scores, found.keys)
         for atom in ir.leaves((*found.depth, *columns)):
             atom.fixed = True
         number = next(n for n in count() if f"attended{n}" not in lowering.specs)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rag_kernels.eval.records import Ref
+from rag_kernels.offline.fusion.planner import is_looked_up_often
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import is_float
 from rag_kernels.offline.ir.expressions import binary
@@ -143,8 +144,9 @@ def laid_out(lowering: Lowering, load: ir.Load, loops: set[ir.Atom], inner: ir.G
     return again
 
 
-def settled_score(lowering: Lowering, score: ir.Value, scores: ir.Load) -> ir.Value:
-    """Return the expression with what is costly, and does not depend on the scores, stored before.
+def settled_score(lowering: Lowering, score: ir.Value, scores: ir.Load, keys: ir.Group) -> ir.Value:
+    """Return the expression with what is costly, or looked up for a row or a key, and does not depend on the scores,
+    stored before.
 
     Raises Unfusable when what is left has a reduction or a running sum.
     """
@@ -152,9 +154,13 @@ def settled_score(lowering: Lowering, score: ir.Value, scores: ir.Load) -> ir.Va
     for v in ir.walk(score):
         depends[v] = v is scores or any(depends[child] for child in ir.children(v))
 
+    loops, of_keys = ir.tree_atoms(scores), set(ir.leaves(keys))
+
     def change(v: ir.Value) -> ir.Value | None:
         costly = isinstance(v, ir.Reduce | ir.Scan)
         costly = costly or (isinstance(v, ir.Op) and v.operator.traits.costly)
+        of_one = not ir.tree_atoms(v) & of_keys or ir.tree_atoms(v) <= of_keys
+        costly = costly or (of_one and is_looked_up_often(v, loops))
         if not costly or depends[v]:
             return None
         again = lowering.reload(v)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import eq, ge, gt, le, lt, ne
 
 from rag_kernels.offline.ir import values as ir
@@ -19,6 +19,7 @@ from rag_kernels.offline.lowering.lower import Attended
 
 AS_GOOD_AS_INFINITE = -1e9  # added to a score, or in its place: exp of it is 0 beside any key that is allowed
 LT, LE, GT, GE, EQ, NE = Operator.LT, Operator.LE, Operator.GT, Operator.GE, Operator.EQ, Operator.NE
+OR, AND = {Operator.OR, Operator.BIT_OR}, {Operator.AND, Operator.BIT_AND}
 OPPOSITE = {LT: GE, LE: GT, GT: LE, GE: LT, EQ: NE, NE: EQ}
 HOLDS: dict[Operator, Callable[[float, float], bool]] = {LT: lt, LE: le, GT: gt, GE: ge, EQ: eq, NE: ne}
 
@@ -89,10 +90,15 @@ class _Finder:
             condition, yes, no = choice
             for fill, other, forbidden in ((yes, no, True), (no, yes, False)):
                 number = number_of(fill)
-                bands = self.bands(condition, forbidden) if number is not None and number <= AS_GOOD_AS_INFINITE else []
-                if bands and number is not None:
+                if number is None or number > AS_GOOD_AS_INFINITE:
+                    continue
+                bands, left = self.parted(condition, forbidden)
+                if bands:
                     self.fills.append(number)
                     more, rest = self.split(other)
+                    if left is not None:
+                        args = (left, fill, rest) if forbidden else (left, rest, fill)
+                        rest = ir.Op(value.dims, value.dtype, Operator.WHERE, args)
                     return bands + more, rest
             return [], value
         numbers = [number_of(a) for a in value.args]
@@ -117,6 +123,22 @@ class _Finder:
             else ([], value)
         )
 
+    def parted(self, condition: ir.Value, truth: bool) -> tuple[list[Band], ir.Value | None]:
+        """Return bands that a condition of this truth forbids, and the condition that forbids the rest, if any does."""
+        found = self.bands(condition, truth)
+        if found or not isinstance(condition, ir.Op):
+            return found, None if found else condition
+        args, joins = condition.args, OR if truth else AND
+        if condition.operator is Operator.NOT:
+            found, left = self.parted(args[0], not truth)
+            return found, left if left is None else replace(condition, args=(left,))
+        if condition.operator not in joins:
+            return [], condition
+        parts = [self.parted(arg, truth) for arg in args]
+        rests = [left for _, left in parts if left is not None]
+        rest = replace(condition, args=tuple(rests)) if len(rests) == len(args) else rests[0] if rests else None
+        return [band for bands, _ in parts for band in bands], rest
+
     def bands(self, condition: ir.Value, truth: bool) -> list[Band]:
         """Return the bands that together forbid exactly where a condition has this truth, or nothing."""
         condition = uncast(condition)
@@ -125,8 +147,7 @@ class _Finder:
         operator, args = condition.operator, condition.args
         if operator is Operator.NOT:
             return self.bands(args[0], not truth)
-        either, both = operator in {Operator.OR, Operator.BIT_OR}, operator in {Operator.AND, Operator.BIT_AND}
-        if (either and truth) or (both and not truth):
+        if operator in (OR if truth else AND):
             parts = [self.bands(arg, truth) for arg in args]
             return [band for part in parts for band in part] if all(parts) else []
         choice = choice_of(condition)

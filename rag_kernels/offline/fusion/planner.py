@@ -387,6 +387,13 @@ def is_lookup(value: ir.Value) -> bool:
     return along < LONG_ROW
 
 
+def is_looked_up_often(value: ir.Value, loops: set[ir.Atom]) -> bool:
+    """Return whether a value has few elements beside these loops, of which each is looked up and used often."""
+    own, laid = ir.tree_atoms(value), {leaf for group in value.dims for leaf in ir.leaves(group)}
+    few = own == laid and own < loops and USED_OFTEN * ir.size_of(own) <= ir.size_of(loops)
+    return few and value.dtype in ITEMSIZE and any(map(is_lookup, ir.walk(value)))
+
+
 def is_column(value: ir.Reduce) -> bool:
     """Return whether neighbours in memory belong to other sums: the innermost loop of what is read is not summed."""
     over = set(ir.leaves(value.over))
