@@ -32,6 +32,7 @@ RECURRENT = Case(
 THIN = {
     "no named rest": "torch.einsum('...ij,...jk->...ik', x, y), torch.einsum('...j,jk', x, y)",
     "broadcast rest": "torch.einsum('...ij,jk->k...i', x, y), torch.einsum('bij,bij->bi', x, x * 2)",
+    "float64": "x.double() @ y[:, :2].double(), torch.einsum('bij,bij->j', x.double(), x.double())",
     "few columns": "x @ y[:, :2], F.linear(x, y[:, :3].t()), torch.matmul(x[..., :3], y[:3])",
 }
 

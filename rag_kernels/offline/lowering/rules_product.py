@@ -25,6 +25,7 @@ from rag_kernels.offline.lowering.lower import WRITTEN_OUT, Lowering, Rule, is_c
 from rag_kernels.offline.lowering.rules_pool import per_dimension, windows_along
 from rag_kernels.offline.lowering.rules_reduce import softmax_value
 
+SUMMED = ("float32", "float64")
 THIN_DEPTH = 512  # of a product of few columns: its rows stay in a cache while each column reads them
 FEW_LOADS = 4  # of a factor that is computed wherever a product reads it
 FEW_TAPS = 64  # of a convolution of few filters
@@ -35,9 +36,23 @@ def operand(lowering: Lowering, value: ir.Value) -> ir.Value:
     """Return a factor, stored first if it costs more than a few operations: it is read many times."""
     if not is_cheap(value, loads=FEW_LOADS):
         return lowering.reload_laid(value)
-    if value.dtype != "float32":
+    if value.dtype not in SUMMED:
         raise ir.Unfusable(f"a product of {value.dtype}")
     return value
+
+
+def of_factors(lowering: Lowering, left: ir.Value, right: ir.Value, last: int) -> ir.Value:
+    """Return the sum of a product over its last dimensions. Of float64 there are no tiles, only what is thin."""
+    total = lowering.op(mul, left, right)
+    if last == 0:
+        return total
+    total = lowering.reduce("sum", total, range(-last, 0), keep=False)
+    laid = {leaf for group in total.dims for leaf in ir.leaves(group)}
+    sides = [ir.tree_atoms(left) & laid, ir.tree_atoms(right) & laid]
+    few = min(ir.size_of(sides[0] - sides[1]), ir.size_of(sides[1] - sides[0])) < LEAST_ROWS
+    if total.dtype == "float64" and not few:
+        raise ir.Unfusable("a product of float64 in tiles")
+    return total
 
 
 def factor_of(lowering: Lowering, argument: Any, *, lanes: int = 0) -> ir.Value:
@@ -78,7 +93,7 @@ def product(lowering: Lowering, a: ir.Value, b: ir.Value) -> ir.Value:
     a, b = operand(lowering, a), operand(lowering, b)
     left = lowering.with_dims(a, (*a.dims[:-1], (), a.dims[-1]))
     right = lowering.with_dims(b, (*b.dims[:-2], (), b.dims[-1], b.dims[-2]))
-    return lowering.reduce("sum", lowering.op(mul, left, right), [-1], keep=False)
+    return of_factors(lowering, left, right, 1)
 
 
 def transposed(lowering: Lowering, value: ir.Value) -> ir.Value:
@@ -140,7 +155,7 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
     values = []
     for place, name in enumerate(operands):
         value, others = factor_of(lowering, name), set("".join([output, *terms[:place], *terms[place + 1 :]]))
-        if value.dtype != "float32":
+        if value.dtype not in SUMMED:
             raise ir.Unfusable(f"a product of {value.dtype}")
         alone = [i for i, letter in enumerate(terms[place]) if letter not in others]
         values.append(lowering.reduce("sum", value, alone, keep=False) if alone else value)
@@ -154,10 +169,7 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
         for side, factor in ((letters, operand(lowering, total)), (term, operand(lowering, value))):
             groups = dict(zip(side, factor.dims, strict=True))
             factors.append(lowering.with_dims(factor, tuple(groups.get(letter, ()) for letter in (*kept, *summed))))
-        total = lowering.op(mul, *factors)
-        total = (
-            lowering.reduce("sum", total, range(len(kept), len(kept) + len(summed)), keep=False) if summed else total
-        )
+        total = of_factors(lowering, factors[0], factors[1], len(summed))
         letters = kept
     return total
 
