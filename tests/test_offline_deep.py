@@ -194,7 +194,7 @@ def test_pieces_of_many_loads_are_stored_and_not_all_computed_for_each_element(t
     )
     fp = functional("wavelet", Case(f"x0 = x; {down}; {up}; return x0 + y", "torch.randn(5, 64)", "torch.randn(64)"))
     plan = write(fp, CpuParameters())
-    assert plan is not None and plan.regions > 2
+    assert plan is not None and plan.regions == 2 and " in 2 pieces: " in plan.candidate.source
     assert max(len(re.findall(r"x\.data\[", nest)) for nest in plan.candidate.source.split("pragma omp parallel")) <= 24
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 

@@ -67,7 +67,7 @@ CASES = {
         Case("return torch.cat([x * 2, y, x * y], -1)", "torch.randn(5, 104)", "torch.randn(5, 104)"),
     ),
     "slots of the same elements": (
-        ": 3 slots of the same elements",
+        "// cat in 3 pieces: ",
         Case("return torch.cat([x, x * y, y.exp()], 1)", "torch.randn(5, 8, 13)", "torch.randn(5, 8, 13)"),
     ),
     "slots before others": (
@@ -164,7 +164,7 @@ CASES = {
         ),
     ),
     "slots of two loops": (
-        "// cat: 2 slots of the same elements",
+        "// cat in 2 pieces: ",
         Case(
             "a = (x[..., None] * y).flatten(-2); return torch.cat([a.sin(), a.cos(), x], -1)",
             "torch.randn(5, 8)",

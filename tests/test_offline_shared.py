@@ -46,6 +46,23 @@ def test_a_state_is_stored_and_not_computed_from_the_first_step_on(tmp_path: Pat
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) <= numbers.RATIO
 
 
+def test_pieces_of_a_stack_are_one_nest_in_which_each_state_is_computed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "h = y; out = [h := torch.tanh(h * 0.5 + x[:, t].sum(1)) for t in range(9)]; return torch.stack(out, 1), h"
+    fp = functional("states", Case(body, "torch.randn(4, 9, 3, 16)", "torch.randn(4, 16)"))
+    for parameters in (CpuParameters(), SMALL):
+        if parameters is SMALL:
+            monkeypatch.setattr(numbers, "build", build_emulated)
+        plan = write(fp, parameters)
+        assert plan is not None and plan.regions == 1 and "stack, " in plan.candidate.source
+        if parameters is SMALL:
+            assert plan.candidate.source.count(" = rk_tanh(") == 2 * 9, (
+                "in the kernel of elements and in that of vectors"
+            )
+        assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) <= numbers.RATIO
+
+
 @pytest.mark.parametrize("name", THIN)
 def test_thin_products_are_ours(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fp = functional(name.replace(" ", "_"), Case(f"return {THIN[name]}", "torch.randn(5, 3, 7)", "torch.randn(7, 3)"))

@@ -82,7 +82,7 @@ def write(
     if not regions and not foreign and not bare:
         return None
     library = library_operators(made.steps)
-    whole = len(regions) == len(made.steps) and set(made.lowered.results) <= {b for r in regions for b in r.stores}
+    whole = len(regions) == len(made.steps) and set(made.lowered.results) <= {b for r in regions for b in r.written}
     if whole and _plain_arguments(fp):
         function = whole_function(fp, regions, made.lowered.results, made.specs)
         text = kernels_source([function], parameters, f"{fp.problem.name}: {summary(regions, ())}")
@@ -241,7 +241,7 @@ def used(steps: Sequence[Region | Library], results: Sequence[str]) -> list[Regi
     for step in reversed(steps):
         if isinstance(step, Library):
             needed |= set(refs(step.node.args)) | set(refs(tuple(v for _, v in step.node.kwargs)))
-        elif not needed & step.stores.keys():
+        elif not needed & step.written.keys():
             continue
         else:
             needed |= {v.buffer for v in ir.walk(*step.stores.values()) if isinstance(v, ir.Load)}

@@ -12,6 +12,7 @@ from math import prod
 from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.codegen.kernel_function import Function, loads_of
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.parameters import whole_of
 
 Told = dict[ir.Atom, str]
 
@@ -30,7 +31,7 @@ def shapes_made(function: Function) -> dict[str, str]:
 def _sizes_told(function: Function) -> Told:
     """Return what each loop's size is by the shapes of inputs, as far as these tell."""
     loads = [v for region in function.regions for v in loads_of(region)]
-    written = [(buffer, region.dims(buffer)) for region in function.regions for buffer in region.stores]
+    written = [(whole_of(buffer), region.dims(buffer)) for region in function.regions for buffer in region.stores]
     pending = [
         (f"{v.buffer}.shape[{d}]", ir.leaves(group))
         for v in loads

@@ -16,7 +16,7 @@ from rag_kernels.offline.fusion.products import tile_of
 from rag_kernels.offline.fusion.reciprocals import owes_half
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.parameters import Number, c_name, numbers
+from rag_kernels.offline.ir.parameters import Number, c_name, numbers, whole_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def whole_function(
     inputs = tuple(a.name for a in fp.arguments if isinstance(a, TensorArgument))
     order: list[str | Number] = [a.name if a.name in inputs else by_name[a.name] for a in fp.arguments]
     order += [n for n in known if n not in order]
-    scratch = tuple(dict.fromkeys(b for r in regions for b in r.stores if b not in results))
+    scratch = tuple(dict.fromkeys(b for r in regions for b in r.written if b not in results))
     whole_order = (*order, *results)
     return Function("forward", inputs, tuple(results), scratch, tuple(regions), specs, whole_order, owes_half(fp))
 
@@ -84,7 +84,7 @@ def part_function(
 
     `needed` buffers are outputs; the others that the regions write are scratch memory.
     """
-    written = list(dict.fromkeys(b for r in regions for b in r.stores))
+    written = list(dict.fromkeys(b for r in regions for b in r.written))
     outputs = tuple(b for b in written if b in needed)
     inputs = tuple(dict.fromkeys(v.buffer for r in regions for v in loads_of(r) if v.buffer not in written))
     used = {v.name for r in regions for v in ir.walk(*r.stores.values()) if isinstance(v, ir.Const) and v.name}
@@ -159,10 +159,10 @@ class Sizes:
         written: dict[str, list[tuple[ir.Group, ...]]] = {}
         for r in function.regions:
             for buffer in r.stores:
-                written.setdefault(buffer, []).append(r.dims(buffer))
+                written.setdefault(whole_of(buffer), []).append(r.dims(buffer))
         for region in function.regions:
             for buffer in region.stores:
-                if buffer in function.outputs:
+                if whole_of(buffer) in function.outputs:
                     external += [(f"{c_name(buffer)}.size({d})", g) for d, g in enumerate(region.dims(buffer))]
             for v in loads_of(region):
                 if v.buffer in function.inputs:

@@ -70,6 +70,13 @@ class RegionPrinter:
         return self.nest.region.stores
 
     @property
+    def told(self) -> str:
+        """Return which buffers are stored, and of how many pieces."""
+        written = self.nest.region.written
+        pieces = f" in {len(self.stores)} pieces" if len(self.stores) > len(written) else ""
+        return f"{', '.join(written)}{pieces}"
+
+    @property
     def values(self) -> tuple[ir.Value, ...]:
         """Return the stored values."""
         return tuple(self.stores.values())

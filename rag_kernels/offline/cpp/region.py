@@ -30,7 +30,7 @@ from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Reg
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
-from rag_kernels.offline.ir.parameters import c_name
+from rag_kernels.offline.ir.parameters import c_name, whole_of
 from rag_kernels.offline.ir.reductions import Kind
 
 HEAD = """#pragma GCC optimize("no-trapping-math")  // comparisons vectorise; values stay exact
@@ -126,7 +126,7 @@ def pointers_of(function: Function) -> dict[str, str]:
     """
     bytes_stored = any(ITEMSIZE.get(function.specs[b].dtype) == 1 for r in function.regions for b in r.stores)
     variables = function.specs if bytes_stored else function.scratch
-    return {b: f"{c_name(b)}_data" if b in variables else f"{c_name(b)}.data" for b in function.specs}
+    return {b: f"{c_name(b)}_data" if whole_of(b) in variables else f"{c_name(b)}.data" for b in function.specs}
 
 
 def region_text(region: Region, function: Function, names: Names, parameters: CpuParameters, needs: Needs) -> list[str]:
@@ -163,9 +163,9 @@ class CpuRegion(RegionPrinter):
         """Return the region's statements."""
         shape = " x ".join(loop.size for loop in [*self.nest.outer, *([self.nest.lane] if self.nest.lane else [])])
         reduced = " x ".join(loop.size for loop in self.nest.reduced)
-        note = f"// {', '.join(self.stores)}: {shape or '1'} elements"
+        note = f"// {self.told}: {shape or '1'} elements"
         if reduced:
-            note = f"// {', '.join(self.stores)}: {shape or '1'} {self.nest.schedule}s of {reduced}"
+            note = f"// {self.told}: {shape or '1'} {self.nest.schedule}s of {reduced}"
         body = self.row() if self.nest.schedule == "row" else self.lanes()
         return [note, *body]
 

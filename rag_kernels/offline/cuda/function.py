@@ -15,7 +15,6 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda.attention import attention_text
 from rag_kernels.offline.cuda.block_text import HEAD, linked
 from rag_kernels.offline.cuda.column_scans import ColumnScans
-from rag_kernels.offline.cuda.joined_slots import joined_slots, together
 from rag_kernels.offline.cuda.kept_columns import KeptColumns, kept_columns
 from rag_kernels.offline.cuda.multi_block_rows import multi_block_region
 from rag_kernels.offline.cuda.multi_block_rows_text import COPIES, EXCHANGE, MULTI_BLOCK_HEAD
@@ -106,11 +105,9 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
     sizes = Sizes(names)
     sizes.solve(function, short=parameters.short, free=parameters.free_sizes)
     kernels, launches = _Kernels(known), list[str]()
-    for number, (region, *others) in enumerate(together(function.regions)):
+    for number, region in enumerate(function.regions):
         name = f"{function.name}_{number}"
         match region:
-            case Region() if others:
-                launch = _slots_launch(name, (region, *others), function, sizes, parameters, kernels)
             case AttentionRegion():
                 text, launch = attention_text(name, region, function, sizes, parameters, needs)
                 kernels.add(text)
@@ -178,25 +175,6 @@ def _nest_launch(
         other = kernels.kept(other_name, text, [f"if ({second.condition(other_name)}) {{", *indent(other)])
         return [*other, "} else {", *indent(launch), "}"]
     return ["{", *indent(launch), "}"] if len(launch) > 1 else launch
-
-
-def _slots_launch(
-    name: str,
-    regions: tuple[Region, ...],
-    function: Function,
-    sizes: Sizes,
-    parameters: CudaParameters,
-    kernels: _Kernels,
-) -> list[str]:
-    """Write the kernels of several slots of one buffer, and return the statements that choose and launch."""
-    plain, wide = joined_slots(regions, function, sizes, parameters)
-    launch = kernels.kept(name, *plain.text(name, function))
-    if wide is None:
-        return launch
-    other_name = f"{name}_wide"
-    text, other = wide.text(other_name, function)
-    other = kernels.kept(other_name, text, [f"if ({wide.condition(other_name)}) {{", *indent(other)])
-    return [*other, "} else {", *indent(launch), "}"]
 
 
 def wide_region(

@@ -131,7 +131,7 @@ class CudaRegion(ReduceLoops):
 
     def buffers(self) -> set[str]:
         """Return the buffers that the region reads or writes."""
-        return {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.stores)
+        return {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.nest.region.written)
 
     def product_kernel(self, function: Function) -> Kernel | None:
         """Return the region as a product in tiles, or None if it is none."""
@@ -168,7 +168,7 @@ class CudaRegion(ReduceLoops):
         body = [*(f"constexpr int64_t {n} = {v};" for n, v in self.constants_in(body)), *body]
         shape = " x ".join(loop.size for loop in [*nest.outer, *([nest.lane] if nest.lane else [])]) or "1"
         reduced = " x ".join(loop.size for loop in nest.reduced)
-        note = f"// {', '.join(self.stores)}: {shape} " + (f"{nest.schedule}s of {reduced}" if reduced else "elements")
+        note = f"// {self.told}: {shape} " + (f"{nest.schedule}s of {reduced}" if reduced else "elements")
         head = f"{self.template}__global__ void {self.bounds}{name}({', '.join(parameters)}) {{"
         return [note, head, *indent(body), "}"], self.launch(name, arguments)
 

@@ -86,7 +86,7 @@ class WindowLanes(CudaRegion):
         self.bytes, self.width = vector_bytes, self.width_of(lane, vector_bytes)
         whole = all(neighbours(access, lane, nest, max(self.width, 1)) for access in nest.stores.values())
         stored = all(self.printer.storage[b] in ITEMSIZE for b in nest.stores)
-        if self.width < 2 or not whole or not stored:
+        if self.width < 2 or not whole or not stored or len(self.stores) > len(nest.region.written):
             return False
         for v in ir.walk(*self.values):
             if isinstance(v, ir.Index) and v.limit is not None and v.every > 1:

@@ -26,6 +26,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.expressions import add, cast_value
 from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.parameters import PIECE
 from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite
@@ -174,22 +175,36 @@ class Planner:
             other = self.regions[place]
             if isinstance(other, Library | OwnText):
                 break
-            touched = bool(reads & other.stores.keys())
+            touched = bool(reads & other.written.keys())
             near = inlined(region, other) if touched else region
-            reads_it = touched and bool(reads_of(near) & other.stores.keys())
-            disjoint = not reads_it and not region.stores.keys() & other.stores.keys()
-            if disjoint and share_loops(other, near) and not self.apart(other, near):
+            reads_it = touched and bool(reads_of(near) & other.written.keys())
+            if not reads_it and share_loops(other, near) and not self.apart(other, near):
+                near = self.named_apart(near, other)
                 wide = other if other.reduced else near
                 stores, slots = other.stores | near.stores, other.slots | near.slots
                 self.regions[place] = Region(stores, wide.outer, wide.reduced, slots)
                 return
-            if reads & other.stores.keys():
+            if reads & other.written.keys():
                 break
         self.regions.append(region)
 
     def apart(self, one: Region, other: Region) -> bool:
-        """Return whether two regions of the same loops want nests of their own."""
+        """Return whether two regions of the same loops want nests of their own.
+
+        One that stores many pieces of a buffer has the registers of all of them, and so have products.
+        """
+        pieces = one.slots.keys() & other.written.keys()
+        if pieces and (len(one.slots) + len(other.slots) > MOST_PIECES or products(one)):
+            return True
         return products(one) != products(other) or self.is_tiled(one) != self.is_tiled(other)
+
+    def named_apart(self, region: Region, other: Region) -> Region:
+        """Return the region with names of its own for pieces of buffers of which the other one stores a piece."""
+        names = {b: f"{b}{PIECE}{len(self.buffers)}" for b in region.stores if b in other.stores}
+        self.buffers.update((names[b], self.buffers[b]) for b in names)
+        stores = {names.get(b, b): value for b, value in region.stores.items()}
+        slots = {names.get(b, b): slot for b, slot in region.slots.items()}
+        return replace(region, stores=stores, slots=slots)
 
     def is_tiled(self, region: Region) -> bool:
         """Return whether blocks will share the rows of a region: few long ones, of scans alone."""
@@ -402,6 +417,7 @@ def is_column(value: ir.Reduce) -> bool:
     return len(last) == len(loads) and all(f.terms and f.terms[-1][0].leaves()[-1] not in over for f in last)
 
 
+MOST_PIECES = 64  # of one buffer that a nest stores
 USED_OFTEN, LONG_ROW = 16, 8  # times that an element stored first is used; elements of a row read where it lies
 ONCE = frozenset({Operator.SQRT, Operator.DIV})  # of what other rows come to
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from rag_kernels.offline.fusion.loops import key_of, loops_of
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.parameters import whole_of
 from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.ir.wellformed import Checker, IllFormed, told
 from rag_kernels.offline.lowering.lower import (
@@ -28,7 +29,8 @@ SCANNED_PART = 4096  # elements of a part of a long scan at least
 class Region:
     """One loop nest: independent loops `outer`, loops `reduced`, and the values that it stores, by buffer.
 
-    `slots` has the part that is written of each buffer of which the region writes only a part.
+    `slots` has the part that is written of each buffer of which the region writes only a part. Of several parts of one
+    buffer the first has its name, and the others names that stand for it (`parameters.whole_of`).
     """
 
     stores: dict[str, ir.Value]
@@ -51,6 +53,11 @@ class Region:
                 raise IllFormed(
                     f"The planner stores {told(value)} over and over, from a nest that has other loops too."
                 )
+
+    @property
+    def written(self) -> dict[str, None]:
+        """Return the buffers that the region writes, each once."""
+        return dict.fromkeys(map(whole_of, self.stores))
 
     def dims(self, buffer: str) -> tuple[ir.Group, ...]:
         """Return one group of atoms for each dimension of a buffer that the region writes."""

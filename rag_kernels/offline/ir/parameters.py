@@ -32,6 +32,7 @@ STRUCTURAL = re.compile(
 )
 """Keywords of PyTorch that say where or how many; constants are named after them."""
 
+PIECE = "@"  # between a buffer's name and the number of one of its pieces
 # Of generated loops; `tests/test_offline_names.py` finds one that is missing.
 GENERATED_NAMES = re.compile(
     r"[a-z]+\d+|[a-z]+\d+_\w+|(l|of)_\w+|[A-Z]\w*|\w+_(v\d*|v\d*_kept|p|p_start|data|tile\d*(_element|_held)?)|[a-eg-lnp-qstuvz]|"
@@ -61,8 +62,14 @@ KEYWORDS = frozenset(
 )
 
 
+def whole_of(name: str) -> str:
+    """Return the buffer of which a name stands for a piece, or is the name."""
+    return name.partition(PIECE)[0]
+
+
 def c_name(name: str) -> str:
     """Return a name for C that is neither a keyword nor a name that generated loops use."""
+    name = whole_of(name)
     return name + "_arg" if GENERATED_NAMES.fullmatch(name) or name in KEYWORDS else name
 
 
