@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from rag_kernels.eval.records import Backend, FunctionalProblem, TensorArgument, TensorSpec
 from rag_kernels.offline.codegen.c_types import stored_type
-from rag_kernels.offline.codegen.loop_nest import Names, build_nest
+from rag_kernels.offline.codegen.loop_nest import Names, Nest, build_nest
+from rag_kernels.offline.codegen.reduction_levels import levels
 from rag_kernels.offline.fusion.products import tile_of
 from rag_kernels.offline.fusion.reciprocals import owes_half
 from rag_kernels.offline.fusion.regions import Region
@@ -115,6 +116,13 @@ class Sizes:
     known: set[ir.Atom] = field(default_factory=set)
     constants: dict[str, str] = field(default_factory=dict)  # those that are numbers
     free: bool = True
+    nests: dict[Region, tuple[Nest, dict[ir.Value, int]]] = field(default_factory=dict)  # as far as they were asked for
+
+    def nest_of(self, region: Region) -> tuple[Nest, dict[ir.Value, int]]:
+        """Return the loops of a region and the levels of its values, which every kind of kernel for it asks for."""
+        if region not in self.nests:
+            self.nests[region] = build_nest(region, self.names), levels(region.stores.values())
+        return self.nests[region]
 
     def solve(self, function: Function, *, short: int = SHORT, free: bool = True) -> None:
         """Declare every size of the function's loops, and collect checks that other shapes satisfy the equations.

@@ -14,9 +14,9 @@ from typing import Self
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.contraction import find_contraction
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
-from rag_kernels.offline.codegen.loop_nest import Loop, build_nest, text_of
+from rag_kernels.offline.codegen.loop_nest import Loop, text_of
 from rag_kernels.offline.codegen.operator_texts import on_gpu
-from rag_kernels.offline.codegen.reduction_levels import around, indent, levels, words
+from rag_kernels.offline.codegen.reduction_levels import around, indent, words
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.gemm.few_rows import few_rows_kernel
 from rag_kernels.offline.cuda.gemm.gemm import Kernel, start_of
@@ -80,8 +80,7 @@ class CudaRegion(ReduceLoops):
     def of(cls, region: Region, function: Function, sizes: Sizes, parameters: CudaParameters) -> Self:
         """Return the printer of a region of this function."""
         pointers = {b: f"{c_name(b)}_p" for b in function.specs}
-        nest = build_nest(region, sizes.names)
-        level = levels(region.stores.values())
+        nest, level = sizes.nest_of(region)
         scratch = tuple(c_name(b) for b in function.scratch)
         constants = sizes.constants
         if nest.schedule == "row":  # how many rows there are is an argument, so that kernels for few and many are alike
@@ -208,11 +207,15 @@ class CudaRegion(ReduceLoops):
 
         They are in the order in which the body names them, which is the same for kernels alike.
         """
+        named = words(body)
         pointers: dict[str, tuple[str, str]] = {}
         others: dict[str, tuple[str, str]] = {}
         for buffer in (*function.inputs, *function.scratch, *function.outputs):
             name, const = c_name(buffer), "" if buffer in self.stores else "const "
-            pointer, data = f"{name}_p", f"{name}_data" if buffer in function.scratch else f"{name}.data"
+            pointer = f"{name}_p"
+            if pointer not in named and buffer not in self.stores:
+                continue
+            data = f"{name}_data" if buffer in function.scratch else f"{name}.data"
             pointers[pointer] = (
                 f"{const}{stored_type(function.specs[buffer].dtype, 'cuda')}* __restrict__ {pointer}",
                 data,
@@ -222,8 +225,7 @@ class CudaRegion(ReduceLoops):
                 others[start_of(pointer)] = f"int64_t {start_of(pointer)}", start
         numbers = [(item.name, item.ctype) for item in function.order if isinstance(item, Number)]
         sizes = [(n, kind) for n in self.nest.names.of.values() if n not in self.constants]
-        others |= {text: (f"{ctype} {text}", text) for text, ctype in [*sizes, *numbers]}
-        named = words(body)
+        others |= {text: (f"{ctype} {text}", text) for text, ctype in [*sizes, *numbers] if text in named}
         found = [known[word] for known in (pointers, others) for word in named if word in known]
         return [parameter for parameter, _ in found], [argument for _, argument in found]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from rag_kernels.eval.records import FunctionalProblem, Scalar, ScalarArgument, TensorArgument
 
@@ -67,6 +68,7 @@ def whole_of(name: str) -> str:
     return name.partition(PIECE)[0]
 
 
+@cache
 def c_name(name: str) -> str:
     """Return a name for C that is neither a keyword nor a name that generated loops use."""
     name = whole_of(name)
