@@ -237,6 +237,9 @@ template <class T, int LANES_RIGHT, int N> void wgmma_registers(float (&sums)[N]
   }                                                                                                                   \
   template <int R = 0, int N> void NAME(float (&d)[N], const uint32_t (&left)[4], uint64_t right, int more = 1) {      \
     wgmma_registers<T, R>(d, left, right, more);                                                                      \
+  }                                                                                                                   \
+  template <int L, int R, int N> void NAME(float (&d)[N], const uint32_t (&left)[4], uint64_t right, int more = 1) {   \
+    wgmma_registers<T, R>(d, left, right, more);                                                                      \
   }
 RK_EMULATE(wgmma_bf16, bf16)
 RK_EMULATE(wgmma_f16, f16)

@@ -23,10 +23,10 @@ CALLS = "".join(
     f"{{ float d[{count}] = {{}}; uint32_t a[4] = {{}}; rk::wgmma_{kind}(d, 0, 0); {also}; x[0] = d[0]; }}\n"
     for count in (8, 16, 24, 32, 64, 96, 128)
     for kind, also in (
-        ("bf16", "rk::wgmma_bf16<1, 1>(d, 0, 0); rk::wgmma_bf16(d, a, 0)"),
+        ("bf16", "rk::wgmma_bf16<1, 1>(d, 0, 0); rk::wgmma_bf16(d, a, 0), rk::wgmma_bf16<0, 1>(d, a, 0)"),
         ("f16", "rk::wgmma_f16<0, 1>(d, 0, 0); rk::wgmma_f16<1>(d, a, 0)"),
-        ("tf32", "rk::wgmma_tf32(d, a, 0)"),
-        ("e4m3", ""),
+        ("tf32", "rk::wgmma_tf32(d, a, 0), rk::wgmma_tf32<0, 0>(d, 0, 0), rk::wgmma_tf32<0, 0>(d, a, 0)"),
+        ("e4m3", "rk::wgmma_e4m3<0, 0>(d, 0, 0)"),
     )
 )
 EVERY_WGMMA = f"""#include "rag_kernel.h"

@@ -181,20 +181,34 @@ template <int COUNT> __device__ __forceinline__ void fewer_registers() {
       "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." KIND "." KIND " {" RK_REGISTERS_##COUNT "}, {" A "}, " R     \
       ", p, 1, 1, " Y "; }" : RK_SUMS_##COUNT(d)                                                                     \
       : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(more), "n"(LANES_RIGHT));            \
+  }                                                                                                                  \
+  template <int LANES_LEFT, int LANES_RIGHT>                                                                         \
+  __device__ __forceinline__ void NAME(float (&d)[COUNT], const uint32_t (&left)[4], uint64_t right, int more = 1) { \
+    static_assert(LANES_LEFT == 0, "a factor in registers has its terms side by side: LANES_LEFT is 0");             \
+    NAME<LANES_RIGHT>(d, left, right, more);                                                                         \
+  }
+// The layouts may be named here too, and can be one thing alone.
+#define RK_WGMMA_TERMS(NAME, COUNT, LEFT)                                                                            \
+  template <int LANES_LEFT, int LANES_RIGHT>                                                                         \
+  __device__ __forceinline__ void NAME(float (&d)[COUNT], LEFT, uint64_t right, int more = 1) {                      \
+    static_assert(LANES_LEFT == 0 && LANES_RIGHT == 0, "these products take terms side by side: LANES are 0");       \
+    NAME(d, left, right, more);                                                                                      \
   }
 #define RK_WGMMA_PLAIN(NAME, KIND, TERMS, COUNT, N, L, R, P)                                                         \
   __device__ __forceinline__ void NAME(float (&d)[COUNT], uint64_t left, uint64_t right, int more = 1) {             \
     asm volatile("{ .reg .pred p; setp.ne.b32 p, " P ", 0;\n"                                                        \
       "wgmma.mma_async.sync.aligned.m64n" #N "k" #TERMS ".f32." KIND "." KIND " {" RK_REGISTERS_##COUNT "}, " L ", " \
       R ", p, 1, 1; }" : RK_SUMS_##COUNT(d) : "l"(left), "l"(right), "r"(more));                                     \
-  }
+  }                                                                                                                  \
+  RK_WGMMA_TERMS(NAME, COUNT, uint64_t left)
 #define RK_WGMMA_PLAIN_REGISTERS(NAME, KIND, TERMS, COUNT, N, A, R, P)                                               \
   __device__ __forceinline__ void NAME(float (&d)[COUNT], const uint32_t (&left)[4], uint64_t right, int more = 1) { \
     asm volatile("{ .reg .pred p; setp.ne.b32 p, " P ", 0;\n"                                                        \
       "wgmma.mma_async.sync.aligned.m64n" #N "k" #TERMS ".f32." KIND "." KIND " {" RK_REGISTERS_##COUNT "}, {" A "}, " \
       R ", p, 1, 1; }" : RK_SUMS_##COUNT(d)                                                                          \
       : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(more));                              \
-  }
+  }                                                                                                                  \
+  RK_WGMMA_TERMS(NAME, COUNT, const uint32_t (&left)[4])
 #define RK_WGMMA(COUNT, N, A, B, C, D, E, F, G)                                                                      \
   RK_WGMMA_HALF(wgmma_bf16, "bf16", COUNT, N, A, B, C, D, E)                                                         \
   RK_WGMMA_HALF(wgmma_f16, "f16", COUNT, N, A, B, C, D, E)                                                           \
@@ -225,7 +239,8 @@ RK_WGMMA_16 RK_WGMMA_32 RK_WGMMA_64 RK_WGMMA_128 RK_WGMMA_192 RK_WGMMA_256
 #define RK_WGMMA(NAME)                                                                                               \
   template <int LANES_LEFT = 0, int LANES_RIGHT = 0, int N>                                                          \
   __device__ void NAME(float (&)[N], uint64_t, uint64_t, int = 1) {}                                                 \
-  template <int LANES_RIGHT = 0, int N> __device__ void NAME(float (&)[N], const uint32_t (&)[4], uint64_t, int = 1) {}
+  template <int LANES_RIGHT = 0, int N> __device__ void NAME(float (&)[N], const uint32_t (&)[4], uint64_t, int = 1) {}\
+  template <int, int, int N> __device__ void NAME(float (&)[N], const uint32_t (&)[4], uint64_t, int = 1) {}
 RK_WGMMA(wgmma_bf16) RK_WGMMA(wgmma_f16) RK_WGMMA(wgmma_tf32) RK_WGMMA(wgmma_e4m3)
 #endif
 #endif
