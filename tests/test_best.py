@@ -42,10 +42,22 @@ class Masked(torch.nn.Module):
         super().__init__()
         self.inner = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8))
         self.register_buffer("table", torch.randn(5, 8))
+        self.register_buffer("turns", torch.rand(8), persistent=False)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         hidden = torch.where(mask, self.inner(x), x).masked_fill(x > 1, float("-inf"))
-        return hidden * 0.5, self.get_buffer("table")[index]
+        places = torch.arange(x.shape[0], device=x.device)[:, None] * torch.tensor(0.5)
+        return hidden * 0.5 + (places * self.get_buffer("turns")).float(), self.get_buffer("table")[index]
+
+
+class Scan(torch.nn.Module):
+    """A loop over a dimension, which a trace has at one length."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        held = torch.zeros_like(x[:, 0])
+        for step in range(x.shape[1]):
+            held = held * 0.5 + x[:, step]
+        return held
 
 
 class Model(torch.nn.Module):
@@ -71,6 +83,23 @@ def test_a_problem_of_a_module_computes_the_same_with_its_parameters() -> None:
     drawn = text.get_inputs()
     assert [(value.shape, value.dtype) for value in drawn] == [(value.shape, value.dtype) for value in inputs]
     assert int(drawn[2].max()) <= 4
+    elsewhere = text.Model().to("meta")(*(value.to("meta") for value in inputs))
+    assert [(value.shape, value.device.type) for value in elsewhere] == [((4, 8), "meta"), ((3, 8), "meta")]
+
+
+def test_a_recorded_text_knows_at_which_sizes_and_types_it_is_the_module() -> None:
+    recorded = {
+        Scan(): ([torch.randn(4, 3)], ["float[?, 3]"]),
+        Norm(8): ([torch.randn(4, 8)], ["float[?, 8]"]),
+        Masked().eval(): (
+            [torch.randn(4, 8), torch.ones(4, 8) > 0, torch.zeros(3).long()],
+            ["float32[4, 8]", "bool[4, 8]", "int64[?]"],
+        ),
+    }
+    for module, (inputs, said) in recorded.items():
+        made = problem_of_module(module, inputs)
+        found = load_module("recorded", made.source).RECORDED_FOR
+        assert found == said
 
 
 def test_what_cannot_be_traced_is_a_sentence() -> None:
@@ -130,6 +159,11 @@ def test_it_is_saved_and_explained(best: Best, tmp_path: Path) -> None:
     model.load_state_dict(best.module.state_dict())
     with torch.no_grad():
         torch.testing.assert_close(model(x), best.module(x))
+        with pytest.warns(UserWarning, match="is not used"):
+            assert torch.equal(model(x.double()), best.module(x.double()))
+        for graph in (model, torch.compile(model, backend="eager")):
+            with pytest.raises(ValueError, match=r"this file's forward was recorded for float\[\?, 256\]"):
+                graph(x[:, :128])
     with pytest.raises(ProblemError, match="its folder does not exist"):
         best.save(tmp_path / "nowhere" / "best.py")
     told = best.explain()

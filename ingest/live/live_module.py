@@ -2,14 +2,16 @@
 
 Comes in: a module and the tensors that it is called with. Goes out: a Problem whose `Model` computes the same by ATen
 operators, with parameters and buffers under their own names and of their own shapes, dtypes and spread. Their values
-stay where they are: a kernel is given them at each call. Runs the module's forward once, to trace it.
+stay where they are: a kernel is given them at each call. Buffers that no state_dict has are written out where they are
+small. Runs the module's forward once, to trace it.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.export.graph_signature import InputSpec
 
-FEW = 1024  # elements of a constant tensor that is written out
+FEW = 1024  # elements of a tensor that is written out
 
 SOURCE = """\
 from math import inf, nan  # noqa: F401
@@ -49,6 +51,9 @@ def get_inputs():
 
 def get_init_inputs():
     return []
+
+
+RECORDED_FOR = {recorded!r}  # inputs at which `graph` is what was recorded; it may be another at others
 """
 
 
@@ -128,11 +133,60 @@ def source_of(
         raise ProblemError(
             f"{name} cannot be traced by torch.export ({first}); take a submodule without control flow over values."
         ) from error
-    return _source(name, traced, inputs, drawn or [Drawn()] * len(inputs), prefix)
+    drawn = drawn or [Drawn()] * len(inputs)
+    return _source(name, traced, inputs, drawn, prefix, recorded_for(module, inputs, drawn))
+
+
+def recorded_for(module: torch.nn.Module, inputs: Sequence[torch.Tensor], drawn: Sequence[Drawn]) -> list[str]:
+    """Return the inputs for which a graph is the module's: dtypes, and sizes, "?" where any size makes the same graph.
+
+    These are the sizes that have a name, and those that torch.export finds free and reads nowhere.
+    """
+    free = _unread(module, inputs)
+    return [
+        f"{str(x.dtype).removeprefix('torch.')}[{', '.join(sizes)}]"
+        for i, (x, how) in enumerate(zip(inputs, drawn, strict=True))
+        for sizes in [
+            [
+                "?" if (i, d) in free or (how.shape and not how.shape[d].isdigit()) else str(n)
+                for d, n in enumerate(x.shape)
+            ]
+        ]
+    ]
+
+
+def _unread(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> set[tuple[int, int]]:
+    """Return the inputs' dimensions of which the graph is the same whatever they are, as that of most batches is."""
+    import torch
+
+    auto = ({d: torch.export.Dim.AUTO for d in range(x.dim())} for x in inputs)
+    try:
+        shapes = dict(inspect.signature(module.forward).bind(*auto).arguments)
+        with torch.no_grad():
+            traced = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes)
+    except Exception:  # whatever export cannot follow: then every size counts
+        return set()
+    nodes = {node.name: node for node in traced.graph.nodes}
+    sizes = [node for node in nodes.values() if isinstance(node.meta.get("val"), torch.SymInt)]
+    read = {symbol for node in sizes for symbol in node.meta["val"].node.expr.free_symbols}
+    bounded = {
+        symbol for symbol, values in traced.range_constraints.items() if values.lower > 2 or values.upper < 2**31
+    }
+    return {
+        (i, d)
+        for i, name in enumerate(traced.graph_signature.user_inputs)
+        for d, size in enumerate(nodes[str(name)].meta["val"].shape)
+        if isinstance(size, torch.SymInt) and size.node.expr.is_symbol and size.node.expr not in read | bounded
+    }
 
 
 def _source(
-    name: str, traced: ExportedProgram, example_inputs: Sequence[torch.Tensor], drawn: Sequence[Drawn], prefix: str
+    name: str,
+    traced: ExportedProgram,
+    example_inputs: Sequence[torch.Tensor],
+    drawn: Sequence[Drawn],
+    prefix: str,
+    recorded: list[str],
 ) -> str:
     specs = traced.graph_signature.input_specs
     body = re.match(r".*?def forward\([^)]*\):\n(.*)", traced.graph_module.code, re.DOTALL)
@@ -147,14 +201,30 @@ def _source(
         for spec in specs
     )
     single = len(traced.graph_signature.user_outputs) == 1
+    lines = _written(body.group(1), {x.device: name for x, name in zip(example_inputs, inputs, strict=True)})
+    if not re.search(r"\btorch\.(bfloat16|float\d+|complex\d+)", lines):
+        recorded = [re.sub(r"^b?float\d+", "float", one) for one in recorded]
     return SOURCE.format(
         names=", ".join(names),
-        body=re.sub(r";  \w+(?: = \w+)* = None\b", "", body.group(1)).rstrip(),
+        body=lines,
         held="\n".join(f"        {line}" for line in _held(name, specs, traced, prefix)) or "        pass",
         inputs=", ".join(inputs),
         returned=f"graph({call})[0]" if single else f"graph({call})",
         drawn=", ".join(_laid_out(value, how) for value, how in zip(example_inputs, drawn, strict=True)),
+        recorded=recorded,
     )
+
+
+def _written(body: str, devices: Mapping[torch.device, str]) -> str:
+    """Return the graph's lines without what only holds where it was recorded: devices are those of the inputs.
+
+    What export asserts of tensors is left out too: it names a device, and dtypes that autocast changes.
+    """
+    body = re.sub(r";  \w+(?: = \w+)* = None\b", "", body)
+    body = re.sub(r"^.*\baten\._assert_tensor_metadata\..*\n?", "", body, flags=re.MULTILINE)
+    for place, name in devices.items():
+        body = body.replace(f"device = {place!r}", f"device = {name}.device")
+    return body.rstrip()
 
 
 def _read(path: str) -> str:
@@ -183,12 +253,16 @@ def _held(name: str, specs: Sequence[InputSpec], traced: ExportedProgram, prefix
                 made.add(place)
                 yield f"{_owner(outer[: depth - 1])}.add_module({outer[depth - 1]!r}, torch.nn.Module())"
         value = traced.constants[path] if path in traced.constants else traced.state_dict[path]
-        text = _constant(name, path, value) if kind == "CONSTANT_TENSOR" else _drawn(value)
+        # A buffer that no state_dict has keeps its contents, since nothing else gives them back. A larger one is made
+        # one of the state_dict, whose loading says that it is missing.
+        kept = kind == "BUFFER" and spec.persistent is False and value.numel() <= FEW
+        known = kept or kind == "CONSTANT_TENSOR"
+        text = _constant(name, path, value) if known else _drawn(value)
         if kind == "PARAMETER":
             frozen = "" if value.requires_grad else ", requires_grad=False"
             yield f"{_owner(outer)}.register_parameter({last!r}, torch.nn.Parameter({text}{frozen}))"
         else:
-            yield f"{_owner(outer)}.register_buffer({last!r}, {text})"
+            yield f"{_owner(outer)}.register_buffer({last!r}, {text}{', persistent=False' if known else ''})"
 
 
 def _owner(parts: Sequence[str]) -> str:

@@ -127,7 +127,7 @@ class DropIn(nn.Module):
         Where these cannot be had without data, the first call tells.
         """
         kind = type(self)
-        drawn = getattr(getattr(kind, "VERIFIED", None), "__globals__", {}).get("get_inputs")
+        drawn = _globals_of(self).get("get_inputs")
         if kind.RESULTS is None and drawn is not None:
             try:
                 with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -185,6 +185,7 @@ class DropIn(nn.Module):
             arranged = values.get("_arranged")
             return result if arranged is None else arranged(result)
         self._fell_back(reason)
+        self._refuse_unrecorded(args, kwargs)
         return super().forward(*args, **kwargs)
 
     def _changed(self) -> Reason:
@@ -283,7 +284,24 @@ class DropIn(nn.Module):
             if not reason:
                 return result if self._arranged is None or self._results is None else self._results.arranged(result)
         _told_of_recording(reason)
+        self._refuse_unrecorded(args, kwargs)
         return super().forward(*args, **kwargs)
+
+    def _refuse_unrecorded(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Raise ValueError for a call of which the module's own text says nothing, where that text was recorded.
+
+        A loop that was recorded at twelve steps makes twelve of any number.
+        """
+        recorded: list[str] = _globals_of(self).get("RECORDED_FOR", [])
+        given = [*args, *(kwargs[x.name] for x in self.INPUTS[len(args) :] if x.name in kwargs)] if recorded else []
+        for i, (known, value) in enumerate(zip(recorded, given, strict=False)):
+            if isinstance(value, torch.Tensor) and not _as_recorded(known, value):
+                has = f"{value.dtype}{list(value.shape)}".removeprefix("torch.")
+                raise ValueError(
+                    f"Input {i} is {has}, and this file's forward was recorded for {known}: at "
+                    "others it may compute something else than your module. Call your module there, as "
+                    "rag_kernels.apply does, or record it for such calls."
+                )
 
     def _fell_back(self, reason: Reason) -> None:
         values = self.__dict__
@@ -292,6 +310,21 @@ class DropIn(nn.Module):
         if known is None:
             warnings.warn(f"The compiled kernel is not used: {reason.text}", KernelNotUsed, stacklevel=5)
         self.kernel_fallbacks[reason.what] = Fallback(known.calls + 1 if known else 1, reason.text)
+
+
+def _globals_of(module: DropIn) -> dict[str, Any]:
+    """Return what the file of a `ModelNew` defines; nothing where a module of a program was given the kernel."""
+    found: dict[str, Any] = getattr(getattr(type(module), "VERIFIED", None), "__globals__", {})
+    return found
+
+
+def _as_recorded(known: str, value: torch.Tensor) -> bool:
+    """Return whether a tensor is one of those that "float32[?, 8]" says; "float" is any floating type."""
+    dtype, sizes = known.rstrip("]").split("[")
+    wanted = sizes.split(", ") if sizes else []
+    typed = value.is_floating_point() if dtype == "float" else str(value.dtype) == f"torch.{dtype}"
+    alike = typed and value.dim() == len(wanted)
+    return alike and all(size == "?" or has == int(size) for size, has in zip(wanted, value.shape, strict=True))
 
 
 def with_kernel(module: nn.Module, compiled: CompiledForward, results: Results | None = None) -> nn.Module:
