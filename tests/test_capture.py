@@ -16,6 +16,7 @@ from rag_kernels.eval.problem import load_module, load_problem
 from rag_kernels.eval.records import FunctionalProblem, ProblemError
 from rag_kernels.eval.workloads import Workload, problem_at, workloads_of
 from rag_kernels.ingest.functional.functionalize_child import functionalize_here
+from rag_kernels.ingest.live import capture_run
 from rag_kernels.ingest.live.called_module import Call, problem_of_calls
 from rag_kernels.ingest.live.named_module import named_module, problem_of_named
 from rag_kernels.ingest.live.named_module_child import problem_here
@@ -98,6 +99,31 @@ def test_a_program_is_recorded_as_a_problem_with_its_workloads(folder: Path) -> 
         a, b = torch.nn.functional.linear(x, model.up.weight, model.up.bias).chunk(2, -1)
         right = (torch.nn.functional.silu(a) * b).masked_fill(mask[..., None], 0.0) + bias
         torch.testing.assert_close(model(x, mask, bias), right.sum(1))
+
+
+TRAINS = """import torch
+
+norm = torch.nn.LayerNorm(8)
+norm.register_buffer("scale", torch.ones(8), persistent=False)
+for batch in (4, 2, 4):
+    with torch.autocast("cpu", torch.bfloat16):
+        norm(torch.randn(batch, 8)).sum().backward()
+raise ENDED
+"""
+
+
+@pytest.mark.parametrize(("ended", "code"), [("KeyboardInterrupt", 0), ("RuntimeError('no memory')", 1)])
+def test_a_program_that_trains_and_is_ended_is_recorded_until_then(
+    ended: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, out = tmp_path / "train.py", tmp_path / "told.json"
+    script.write_text(TRAINS.replace("ENDED", ended))
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert capture_run.main(str(out), "LayerNorm", str(script)) == code
+    told = json.loads(out.read_text())
+    assert told["trained"] and "autocast (bfloat16) was on" in told["notes"][0]
+    assert load_module("trains", told["source"]).get_workloads()[0] == {"INPUT_0": 4, "weight": 2}
 
 
 def test_a_program_without_that_module_names_those_it_has(folder: Path) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rag_kernels.eval.records import ProblemError
-from rag_kernels.ingest.live.live_module import Drawn, source_of
+from rag_kernels.ingest.live.live_module import Drawn, refuse_changes, source_of
 
 Place = tuple[int, int]  # which tensor of a call, and which dimension of it
 
@@ -80,8 +80,6 @@ def problem_of_calls(module: torch.nn.Module, calls: Sequence[Call], name: str) 
 
     Raises ProblemError where the module cannot be traced.
     """
-    if module.training and any(True for _ in module.buffers()):
-        raise ProblemError(f"{name} may change its buffers when it is called: put it into eval mode first (`.eval()`).")
     kinds: Counter[str] = Counter()
     for call in calls:
         kinds[call.kind()] += call.count
@@ -89,6 +87,7 @@ def problem_of_calls(module: torch.nn.Module, calls: Sequence[Call], name: str) 
     alike = sorted((c for c in calls if c.kind() == kind), key=lambda c: -c.count)
     if not alike[0].tensors():
         raise ProblemError(f"{name} is called without a tensor: there is nothing to compute from.")
+    refuse_changes(name, Called(module, alike[0]), alike[0].tensors(), prefix="module.")
     left = kinds.total() - most
     notes = [f"{left} calls with other constants, dtypes, ranks or layouts are left out"] if left else []
     names = argument_names(module, alike[0])

@@ -32,12 +32,16 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """The problem of the module that was called most, what was left out, every module found, and the exit code."""
+    """The problem of the module that was called most, what was left out, every module found, and the exit code.
+
+    `trained` says that the program can have wanted gradients of it.
+    """
 
     problem: Problem
     notes: tuple[str, ...]
     modules: tuple[Module, ...]
     exit_code: int
+    trained: bool = False
 
 
 def capture(script: Path, arguments: Sequence[str], pattern: str) -> Captured:
@@ -50,11 +54,25 @@ def capture(script: Path, arguments: Sequence[str], pattern: str) -> Captured:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "recorded.json")
         command = [sys.executable, "-m", PROGRAM, str(out), pattern, str(script), *arguments]
-        code = subprocess.run(command, check=False).returncode
+        code = _ended(subprocess.Popen(command))
         if not out.exists():
             raise ProblemError(f"{script} ended with code {code} before anything could be recorded; see its output.")
         told = json.loads(out.read_text())
     if "reason" in told:
         raise ProblemError(told["reason"])
     modules = tuple(Module(row["class"], tuple(row["places"]), row["calls"], row["ways"]) for row in told["modules"])
-    return Captured(problem_from_source(told["name"], told["source"]), tuple(told["notes"]), modules, code)
+    return Captured(
+        problem_from_source(told["name"], told["source"]), tuple(told["notes"]), modules, code, told["trained"]
+    )
+
+
+def _ended(program: subprocess.Popen[bytes]) -> int:
+    """Return the program's exit code. Ctrl-C reaches the program too, and ends it; a second one kills it."""
+    try:
+        return program.wait()
+    except KeyboardInterrupt:
+        try:
+            return program.wait()
+        except KeyboardInterrupt:
+            program.kill()
+            raise

@@ -10,6 +10,7 @@ import fnmatch
 import json
 import runpy
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,8 @@ class Seen:
     places: set[str] = field(default_factory=set)
     calls: dict[str, Call] = field(default_factory=dict)
     further: int = 0
+    trained: int = 0  # calls of a module in training mode of which a gradient can be wanted
+    autocast: set[str] = field(default_factory=set)  # the types that autocast had at its calls
 
     @property
     def count(self) -> int:
@@ -59,6 +62,10 @@ class Recorder:
         seen = self.seen.setdefault(f"{kind} {shapes}", Seen(module))
         seen.places.add(place)
         call = Call(args, kwargs)
+        seen.trained += module.training and torch.is_grad_enabled() and gradient_wanted(module, call)
+        for device in {tensor.device.type for tensor in call.tensors()}:
+            if torch.is_autocast_enabled(device):
+                seen.autocast.add(str(torch.get_autocast_dtype(device)).removeprefix("torch."))
         key = f"{call.kind()} {[tuple(x.shape) for x in call.tensors()]}"
         if key in seen.calls:
             seen.calls[key].count += 1
@@ -83,6 +90,11 @@ class Recorder:
         return recorded
 
 
+def gradient_wanted(module: torch.nn.Module, call: Call) -> bool:
+    """Return whether a parameter or an input wants a gradient."""
+    return any(value.requires_grad for values in (module.parameters(), call.tensors()) for value in values)
+
+
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the same content and layout in memory, apart from the program's."""
     return tensor.detach().clone(memory_format=torch.preserve_format)
@@ -98,6 +110,11 @@ def main(out: str, pattern: str, script: str, *arguments: str) -> int:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except KeyboardInterrupt:  # how a server ends: what was recorded until then is what is wanted
+        code = 0
+    except Exception:  # whatever the program raises: it tells so itself, and what came before was recorded
+        traceback.print_exc()
+        code = 1
     finally:
         torch.nn.Module.__call__ = plain  # type: ignore[method-assign]
     Path(out).write_text(json.dumps(told(recorder)))
@@ -127,7 +144,13 @@ def told(recorder: Recorder) -> dict[str, Any]:
     notes = list(made.notes)
     if ranked[0].further:
         notes.append(f"{ranked[0].further} calls of further shapes are left out")
-    return {"name": name, "source": made.source, "notes": notes, "modules": rows}
+    if ranked[0].autocast:
+        kinds = " and ".join(sorted(ranked[0].autocast))
+        notes.append(
+            f"autocast ({kinds}) was on, and the file computes in the types of its tensors, as kernels are used where "
+            "autocast is off: run the program with the module and its inputs in the type that it is to compute in"
+        )
+    return {"name": name, "source": made.source, "notes": notes, "modules": rows, "trained": ranked[0].trained > 0}
 
 
 if __name__ == "__main__":

@@ -75,12 +75,17 @@ def problem_of_module(module: torch.nn.Module, example_inputs: Sequence[torch.Te
     name = name or name_of(module)
     if not example_inputs or not all(isinstance(value, torch.Tensor) for value in example_inputs):
         raise ProblemError(f"{name}: example_inputs must be a list of tensors, one for each argument of forward.")
-    if changed := _changed_buffers(module, example_inputs):
+    refuse_changes(name, module, example_inputs)
+    return problem_from_source(name, source_of(name, module, example_inputs))
+
+
+def refuse_changes(name: str, module: torch.nn.Module, inputs: Sequence[torch.Tensor], *, prefix: str = "") -> None:
+    """Raise ProblemError for a module in training mode that changes its buffers in a call."""
+    if changed := [path.removeprefix(prefix) for path in _changed_buffers(module, inputs)]:
         raise ProblemError(
             f"{name} changes {', '.join(changed)} when it is called, which a kernel does not: put the parts that do so "
             "into eval mode first (`.eval()`)."
         )
-    return problem_from_source(name, source_of(name, module, example_inputs))
 
 
 def _changed_buffers(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[str]:

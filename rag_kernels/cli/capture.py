@@ -49,5 +49,6 @@ def capture(
             print(f"{m.kind}{where}: {m.calls} calls, {m.ways} kinds")
         for note in found.notes:
             print(f"Note: {note}.")
-        print(f"{found.problem.name} is written to {place}; next: rag-kernels generate {place}")
+        training = " --training" if found.trained else ""
+        print(f"{found.problem.name} is written to {place}; next: rag-kernels generate {place}{training}")
     raise typer.Exit(0 if found.exit_code == 0 else 1)
