@@ -184,6 +184,18 @@ def test_a_lasting_fault_is_not_retried_and_names_the_next_step(fault: Status, s
     assert client.calls[0].cost_usd == 0.0
 
 
+@pytest.mark.parametrize("model", ["openai/gpt-5", "anthropic/claude-sonnet-4-5"])
+def test_a_missing_key_is_said_at_once_with_its_variable(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"{model.split('/')[0].upper()}_API_KEY"
+    monkeypatch.delenv(name)
+    with FakeOpenAI([Say("x")]) as server:
+        client = Client(server)
+    client.llm = LLM(client.calls.append, ledger=client.ledger, sleep=client.pauses.append)
+    with pytest.raises(WriterError, match=f"Set {name} to a valid key, or choose another --model"):
+        client.ask(model)
+    assert len(client.calls) == 1 and not client.pauses
+
+
 @pytest.mark.parametrize("slow", [Say("late", delay_s=5), Trickle(5)])
 def test_a_deadline_holds_for_silence_and_for_a_trickle(slow: Answer) -> None:
     with FakeOpenAI([slow, Say("good")]) as server:

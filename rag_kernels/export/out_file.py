@@ -43,7 +43,8 @@ def write_kernel(attempt: Attempt, out: Path) -> Path:
     if as_module and (buffers := attempt.problem.mutated):
         log.warning(
             "The module updates %s at each call, and a kernel does not: where it does so, `ModelNew` runs the module "
-            "itself. Make the problem of the module in eval mode for a kernel that is used there.",
+            "itself. For a kernel that is used there, let the module return what it updates, or make the problem of "
+            "the module in eval mode if it updates nothing then.",
             ", ".join(buffers),
         )
     return write_package(attempt, DEFAULT, out) if as_module else write_source(attempt, out)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import time
@@ -210,6 +211,8 @@ def _classify(error: Any, model: str, timeout_s: float) -> RequestError:
     if status == 429 and ("insufficient_quota" in text or "billing" in text):
         advice = "Check the plan and billing of that account, or choose another model with --model."
         return RequestError(f"the quota is used up (429): {text}", advice, retry=False, billed=False)
+    if not headers and re.search(r"credentials|api[_ -]?key", text, re.IGNORECASE):  # no server was asked
+        return RequestError(f"there is no key: {text}", _key_advice(model), retry=False, billed=False)
     if status in RETRY_STATUSES or status >= 500 or not status:
         advice = _SERVER if headers else "Check that the server runs and that its address (--api-base) is right."
         after = _seconds(headers.get("retry-after"))
