@@ -101,7 +101,7 @@ def test_a_half_precision_product_at_the_librarys_speed_is_not_accused() -> None
     assert 0.9 < told / CUBLAS_US < 1 and held.measured == 0
     strict = Held(H200, of("float32"), H200)  # in fp32 that speed cannot be had
     found = finding(strict.session, CUBLAS_US / 2, 10 * CUBLAS_US, strict=True)
-    assert found.pruned and "products" in found.impossible and strict.limits.timing.pruned > 1
+    assert found.pruned and not found.impossible and strict.limits.timing.pruned > 1
 
 
 def test_what_a_baseline_beats_is_measured_again_and_the_maximum_kept() -> None:
