@@ -124,4 +124,13 @@ def contract_line(told: Contract) -> str:
     moved = f"; {', '.join(told.following)} follow the sizes" if told.following else ""
     where = "at any alignment" if told.alignment == "element" else "aligned as PyTorch allocates"
     judged = " or ".join(", ".join(f"{name}={size}" for name, size in values) for values in told.only)
-    return f"{tensors}{above}{moved}; contiguous, {where}{f'; {judged} alone' if judged else ''}"
+    shown = f"; {judged} alone" if judged else ""
+    exported = "" if not sizes or portable(told) else "; as a module or package at its own sizes alone"
+    return f"{tensors}{above}{moved}; contiguous, {where}{shown}{exported}"
+
+
+def portable(told: Contract) -> bool:
+    """Return whether a module can serve the free sizes: it makes the outputs, so that their sizes must be known."""
+    named = any(not size.isdigit() for tensor in told.tensors for size in tensor.shape)
+    known = bool(told.outputs) and not any("?" in shape for shape in told.outputs)
+    return named and known and not told.following

@@ -10,7 +10,7 @@ from factories import problem as made
 from judging import OF_SIZES, verdict
 from support.kept import kept_judge
 
-from rag_kernels.eval.contract import contract, contract_line
+from rag_kernels.eval.contract import contract, contract_line, portable
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import FunctionalProblem, Passed, TensorArgument, TensorSpec
@@ -77,6 +77,10 @@ def test_an_output_may_be_some_elements_longer_or_shorter_than_inputs() -> None:
     others = [at(7, 30, (6, 63, 15, 3)), at(9, 50, (8, 103, 25, 3))]
     shown = contract(at(4, 20, (3, 43, 10, 3)), others, any_alignment=True)
     assert shown.outputs == (("N-1", "2*M+3", "?", "3"),)
+    assert contract_line(shown) == (
+        "x[N, M] float32; N, M > 0; contiguous, at any alignment; as a module or package at its own sizes alone"
+    )
+    assert portable(replace(shown, outputs=(("N-1", "2*M+3"),)))
 
 
 def test_a_kernel_of_one_shape_serves_that_one(judge: LocalJudge, problem: FunctionalProblem) -> None:

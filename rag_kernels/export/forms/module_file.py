@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.contract import portable
 from rag_kernels.eval.records import Contract, FunctionalProblem, Passed, TensorArgument
 from rag_kernels.eval.told import told
 from rag_kernels.export.backward import paired
@@ -158,7 +159,7 @@ def _with_free_sizes(
     problem: FunctionalProblem, contract: Contract | None
 ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """Return arguments and outputs, with free sizes unless constants follow them, or outputs do not."""
-    tensors = iter(contract.tensors) if contract is not None and _free(contract) and not problem.mutated else None
+    tensors = iter(contract.tensors) if contract is not None and portable(contract) and not problem.mutated else None
     arguments: list[tuple[Any, ...]] = []
     for a in problem.arguments:
         if isinstance(a, TensorArgument):
@@ -172,12 +173,6 @@ def _with_free_sizes(
         for o, free in zip(problem.outputs, made, strict=True)
     ]
     return arguments, outputs
-
-
-def _free(contract: Contract) -> bool:
-    named = any(not size.isdigit() for tensor in contract.tensors for size in tensor.shape)
-    known = bool(contract.outputs) and not any("?" in shape for shape in contract.outputs)
-    return named and known and not contract.following
 
 
 def _sizes(shape: Sequence[str]) -> tuple[int | str, ...]:
