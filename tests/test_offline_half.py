@@ -163,6 +163,14 @@ CASES = {
             "torch.randn(127)",
         ),
     ),
+    "nests in blocks of their own": (
+        "int64_t((blockIdx.x - end0)) * blockDim.x",
+        Case(
+            "return x * 2, y.exp() + 1, torch.cat([x[:, 3:], y, x[:, :2] * 2], 1)",
+            "torch.randn(5, 40)",
+            "torch.randn(5, 13)",
+        ),
+    ),
     "slots of two loops": (
         "// cat in 2 pieces: ",
         Case(

@@ -46,6 +46,25 @@ def test_a_state_is_stored_and_not_computed_from_the_first_step_on(tmp_path: Pat
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) <= numbers.RATIO
 
 
+def test_a_shift_in_time_is_read_where_it_lies(tmp_path: Path) -> None:
+    body = "p = torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1); e = torch.cat([x, torch.ones(3, 2, 8)], 1); "
+    fp = functional(
+        "shift", Case(f"{body}return x * y + p * (1 - y) + e[:, 2:]", "torch.randn(3, 7, 8)", "torch.rand(8)")
+    )
+    plan = write(fp, CpuParameters())
+    assert plan is not None and plan.regions == 1
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) <= numbers.RATIO
+
+
+def test_what_a_max_pool_gives_back_is_written_where_the_result_lies(tmp_path: Path) -> None:
+    back = "torch.ops.aten.max_pool2d_with_indices_backward(p * y, x, [3, 3], [2, 1], [1, 1], [1, 1], False, i)"
+    body = f"p, i = F.max_pool2d(x, 3, (2, 1), 1, return_indices=True); return {back}"
+    fp = functional("back", Case(body, "torch.randn(2, 3, 8, 10)", "torch.randn(10)"))
+    plan = write(fp, CpuParameters())
+    assert plan is not None and plan.regions == 3, "the pool, zeros, and what joins them"
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) <= numbers.RATIO
+
+
 def test_pieces_of_a_stack_are_one_nest_in_which_each_state_is_computed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda.attention import attention_text
 from rag_kernels.offline.cuda.block_text import HEAD, linked
 from rag_kernels.offline.cuda.column_scans import ColumnScans
+from rag_kernels.offline.cuda.joined_points import JoinedPoints, together
 from rag_kernels.offline.cuda.kept_columns import KeptColumns, kept_columns
 from rag_kernels.offline.cuda.multi_block_rows import multi_block_region
 from rag_kernels.offline.cuda.multi_block_rows_text import COPIES, EXCHANGE, MULTI_BLOCK_HEAD
@@ -104,23 +105,14 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
     names = Names()
     sizes = Sizes(names)
     sizes.solve(function, short=parameters.short, free=parameters.free_sizes)
-    kernels, launches = _Kernels(known), list[str]()
-    for number, region in enumerate(function.regions):
+    kernels, launches, number = _Kernels(known), list[str](), 0
+    for group in together(function.regions):
         name = f"{function.name}_{number}"
-        match region:
-            case AttentionRegion():
-                text, launch = attention_text(name, region, function, sizes, parameters, needs)
-                kernels.add(text)
-            case ScatterRegion():
-                text, launch = scatter_text(name, region, function, sizes, parameters)
-                kernels.add(text)
-            case OrderRegion():
-                needs.order = True
-                text, launch = order_text(name, region, function, sizes, parameters)
-                kernels.add(text)
-            case _:
-                launch = _nest_launch(name, region, function, sizes, parameters, needs, kernels)
+        launch = _joined_launch(name, group, function, sizes, parameters, kernels) if len(group) > 1 else []
+        for place, region in enumerate(() if launch else group, number):
+            launch += _launch(f"{function.name}_{place}", region, function, sizes, parameters, needs, kernels)
         launches += launch
+        number += len(group)
     lines = [f"void {function.name}_kernel({function.parameters('cuda')}) {{"]
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
@@ -130,6 +122,60 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
     lines += indent(launches)
     lines += [f"  cudaFreeAsync({c_name(b)}_data, stream);" for b in function.scratch]
     return "\n".join([*kernels.texts, *lines, "}", f"RK_EXPORT({function.name}, {function.name}_kernel)", ""])
+
+
+def _launch(
+    name: str,
+    region: Region,
+    function: Function,
+    sizes: Sizes,
+    parameters: CudaParameters,
+    needs: Needs,
+    kernels: _Kernels,
+) -> list[str]:
+    """Write the kernels of a region, and return the statements that launch them."""
+    match region:
+        case AttentionRegion():
+            text, launch = attention_text(name, region, function, sizes, parameters, needs)
+        case ScatterRegion():
+            text, launch = scatter_text(name, region, function, sizes, parameters)
+        case OrderRegion():
+            needs.order = True
+            text, launch = order_text(name, region, function, sizes, parameters)
+        case _:
+            return _nest_launch(name, region, function, sizes, parameters, needs, kernels)
+    kernels.add(text)
+    return launch
+
+
+def _joined_launch(
+    name: str,
+    regions: tuple[Region, ...],
+    function: Function,
+    sizes: Sizes,
+    parameters: CudaParameters,
+    kernels: _Kernels,
+) -> list[str]:
+    """Write the kernels of several small nests as one, and return the statements that launch it; none where it cannot
+    be: one that takes an element at a time, and one that takes vectors in those nests that can.
+    """
+    seconds = [wide_region(region, function, sizes, parameters) for region in regions]
+    if any(second is not None and type(second) is not VectorizedRegion for second in seconds):
+        return []  # its blocks share memory, or a thread takes several elements
+    first = [CudaRegion.of(region, function, sizes, parameters) for region in regions]
+    wide = [second if isinstance(second, VectorizedRegion) else None for second in seconds]
+    vectors = JoinedPoints(tuple(second or one for second, one in zip(wide, first, strict=True)))
+    terms = [term for one in wide if one for term in one.condition(name).split(" && ") if term]
+    plain = JoinedPoints(tuple(first)).text(name, function) if terms or not any(wide) else None
+    printed = vectors.text(f"{name}_wide", function) if any(wide) else None
+    if printed is None:
+        return kernels.kept(name, *plain) if plain else []
+    text, other = printed
+    if plain is None:
+        return [] if terms else kernels.kept(f"{name}_wide", text, other)
+    launch = kernels.kept(name, *plain)
+    other = [f"if ({' && '.join(dict.fromkeys(terms))}) {{", *indent(other), "} else {", *indent(launch), "}"]
+    return kernels.kept(f"{name}_wide", text, other)
 
 
 def _nest_launch(

@@ -75,6 +75,7 @@ class CudaRegion(ReduceLoops):
     constants: dict[str, str] = field(default_factory=dict)  # sizes that are numbers of the problem
     scratch: tuple[str, ...] = ()  # C names of buffers that only this function has
     needs: Needs = field(default_factory=Needs)  # of fixed texts: products note theirs
+    block: str = "blockIdx.x"  # of a nest of points: the number of the block among its own, as C
 
     @classmethod
     def of(cls, region: Region, function: Function, sizes: Sizes, parameters: CudaParameters) -> Self:
@@ -294,13 +295,20 @@ class CudaRegion(ReduceLoops):
 
     # Point ----------------------------------------------------------------------------------------------------
 
+    def point_loops(self) -> list[Loop]:
+        """Return the loops that have a thread for each step."""
+        return [*self.nest.outer, *([self.nest.lane] if self.nest.lane else [])]
+
+    def point_threads(self) -> str:
+        """Return how many threads the point schedule has, as C."""
+        return f"small({self.total(self.point_loops())})"
+
     def point(self) -> list[str]:
         """Return the point schedule: one element a thread."""
-        nest, scope = self.nest, Scope()
-        loops = [*nest.outer, *([nest.lane] if nest.lane else [])]
+        scope, loops = Scope(), self.point_loops()
         stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
         head = [
-            "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
+            f"const int64_t t = int64_t({self.block}) * blockDim.x + threadIdx.x;",
             f"if (t >= {self.total(loops)}) return;",
         ]
         return [*head, *self.indices(loops, "t"), *scope.lines, *stores]

@@ -247,8 +247,11 @@ class VectorizedRegion(CudaRegion):
 
     # Point ----------------------------------------------------------------------------------------------------
 
+    def point_loops(self) -> list[Loop]:
+        return [*self.nest.outer, self.quad]
+
     def point(self) -> list[str]:
-        loops = [*self.nest.outer, self.quad]
+        loops = self.point_loops()
         task = Scope()
         self.begin(task)
         self.settle_lane(task)
@@ -256,7 +259,7 @@ class VectorizedRegion(CudaRegion):
         stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
         lines = [*task.lines, *self.quad_lines([*scope.lines, *stores])]
         head = [
-            "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
+            f"const int64_t t = int64_t({self.block}) * blockDim.x + threadIdx.x;",
             f"if (t >= {self.total(loops)}) return;",
         ]
         return [*head, *self.indices(loops, "t"), *self.loaded(lines, set())]

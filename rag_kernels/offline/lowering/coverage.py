@@ -50,6 +50,7 @@ from rag_kernels.offline.lowering.rules_order import (
     topk,
 )
 from rag_kernels.offline.lowering.rules_place import (
+    cat_or_bordered,
     copy,
     diagonal,
     diff,
@@ -257,7 +258,7 @@ _OWN: dict[str, Rule] = {name: pointwise(function) for name, function in POINTWI
     "split": split,
     "unbind": unbind,
     "split_with_sizes": split,
-    "cat": cat,
+    "cat": cat_or_bordered,
     "stack": cat,
     "sum": reduction("sum"),
     "mean": reduction("mean"),

@@ -31,13 +31,14 @@ from rag_kernels.offline.ir.expressions import (
     sub,
     where,
 )
+from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.computed import apart, at, iota, length, loop
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_norm import LOWEST
 from rag_kernels.offline.lowering.rules_order import sorted_place
-from rag_kernels.offline.lowering.rules_shape import slice_value
+from rag_kernels.offline.lowering.rules_shape import cat, slice_value
 
 # Padding and rolling ------------------------------------------------------------------------------------------------
 
@@ -70,6 +71,29 @@ def pad(lowering: Lowering, node: Node) -> ir.Value:
         dim = len(value.dims) - 1 - i
         value = bordered(lowering, value, dim, (left, right), mode, filling)
     return value
+
+
+def cat_or_bordered(lowering: Lowering, node: Node) -> ir.Value:
+    """Return tensors side by side; a shift in time, a number before or behind a tensor, as that tensor with a border.
+
+    What reads it reads the tensor's neighbours then. A result is written piece by piece.
+    """
+    dim = given(node, 1, "dim", 0) % len(node.outputs[0].shape)
+    values = [lowering.value(name) for name in given(node, 0)]
+    numbers = [v.number if isinstance(v := strip(value), ir.Const) and not v.name else None for value in values]
+    inside = [place for place, number in enumerate(numbers) if number is None]
+    grows = lowering.growing.get(node.name, node) is not node or node.name in lowering.slots
+    alike = len(inside) == 1 and len(set(numbers)) == 2  # of one number, and the tensor's None
+    if not alike or grows or node.name in lowering.fp.results:
+        return cat(lowering, node)
+    (place,), dtype = inside, out_dtype(node)
+    for value in values:
+        for atom in ir.leaves(value.dims[dim]):
+            atom.fixed = True
+    sizes = [value.shape[dim] for value in values]
+    filling = lowering.scalar(next(number for number in numbers if number is not None), dtype)
+    widths = sum(sizes[:place]), sum(sizes[place + 1 :])
+    return bordered(lowering, lowering.cast(values[place], dtype), dim, widths, "constant", filling)
 
 
 def bordered(

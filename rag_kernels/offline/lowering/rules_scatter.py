@@ -16,7 +16,7 @@ from rag_kernels.eval.records import Node, Ref
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import RANGE, is_float
-from rag_kernels.offline.ir.expressions import both, cast, equal, floor, mul, where
+from rag_kernels.offline.ir.expressions import both, cast, equal, floor, mul, quotient, rest, where
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import out_dtype
@@ -353,16 +353,20 @@ def loop_of_rows(base: ir.Value) -> tuple[ir.Group, ...]:
 def spread(
     lowering: Lowering, value: ir.Value, index: ir.Value, shape: tuple[int, ...], rank: int, kind: Kind | None
 ) -> ir.Value:
-    """Return zeros of a shape with elements at indices that count through the last `rank` dimensions together."""
-    groups = [loop(size) for size in shape]
-    base = lowering.with_dims(
-        ir.Const((), value.dtype, 0), (*groups[:-rank], tuple(a for group in groups[-rank:] for a in group))
-    )
+    """Return zeros of a shape with elements at indices that count through the last `rank` dimensions together.
+
+    The indices are taken apart, so that what is written has the shape of the result, and need not be copied into it.
+    """
     outer = len(shape) - rank
+    groups = [loop(size, fixed=dim > outer) for dim, size in enumerate(shape)]
+    base = lowering.with_dims(ir.Const((), value.dtype, 0), tuple(groups))
     index, value = on_loops(lowering, index, value, computed=range(outer, len(shape)))
     places: list[ir.Form | ir.Value] = [along(group) for group in index.dims[:outer]]
-    places.append(lowering.cast(index, "int64"))
-    return lowering.view(joined(lowering, base, places, value, kind), shape)
+    place, inner = lowering.cast(index, "int64"), list[ir.Value]()
+    for size in reversed(shape[outer + 1 :]):
+        inner.insert(0, lowering.op(rest, place, lowering.scalar(size, "int64")))
+        place = lowering.op(quotient, place, lowering.scalar(size, "int64"))
+    return joined(lowering, base, [*places, place, *inner], value, kind)
 
 
 def max_pool_backward(rank: int) -> Rule:
