@@ -29,7 +29,6 @@ from rag_kernels.offline.ir.reductions import Kind
 
 KEPT = 4  # quads of a row that a thread keeps at most; a warp that has a row to itself keeps twice as many
 MOST_THREADS = 512  # of a row that is kept
-AHEAD = 16  # quads that a thread has registers for beside nothing else
 FEW_KEPT = 2  # tensors of a row that are kept: of more, those that all rows share are read again
 KEPT_BYTES = 16 * KEPT * MOST_THREADS  # of a row at most
 MOST_WIDTH = 8  # elements of a vector: of eight floats, loaded as twice sixteen bytes, registers still suffice
@@ -148,8 +147,11 @@ class VectorizedRegion(CudaRegion):
 
     def element_in(self, name: str) -> str:
         """Return element `u` of a vector as C, in the type in which arithmetic runs."""
-        half = self.types[name].startswith(("Pack<__nv_bfloat16", "Pack<__half"))
-        return f"float({name}.x[u])" if half else f"{name}.x[u]"
+        return f"float({name}.x[u])" if self.is_half(name) else f"{name}.x[u]"
+
+    def is_half(self, name: str) -> bool:
+        """Return whether a vector's elements are floats of sixteen bits."""
+        return self.types[name].startswith(("Pack<__nv_bfloat16", "Pack<__half"))
 
     def added_to(self, name: str, value: ir.Reduce, acc_type: str) -> str:
         if acc_type != "double" or value.kind is not Kind.SUM or value.dtype != "float32":
@@ -305,9 +307,12 @@ class VectorizedRegion(CudaRegion):
         return [name for name, count in self.uses.items() if count > 1]
 
     def loaded_ahead(self) -> list[str]:
-        """Return the quads of a row that is read once: kept, all are on their way before the first is waited for."""
-        items = self.items() if self.reads_once() else 0
-        return list(self.uses) if items > 1 and items * len(self.uses) <= AHEAD else []
+        """Return the quads of a row that is read once: kept, all are on their way before the first is waited for.
+
+        Of several tensors, or of four bytes an element, a thread was no quicker so.
+        """
+        alone = len(self.uses) == 1 and self.reads_once() and self.items() > 1
+        return [name for name in self.uses if alone and self.is_half(name)]
 
     def is_shared(self, name: str) -> bool:
         """Return whether all rows read this vector alike (a norm's weights): the cache has it then."""
