@@ -13,7 +13,7 @@ from support.generated_kernels import Case, functional, halved, worst_ratio
 
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
-from rag_kernels.offline.cuda import kept_columns, multi_block_rows, region, stepped_points, strip_points
+from rag_kernels.offline.cuda import kept_columns, multi_block_rows, region, stepped_points, strip_points, window_rows
 from rag_kernels.offline.cuda.function import CudaParameters
 
 RATIO = 1.1  # of PyTorch's own error
@@ -329,19 +329,23 @@ def test_every_schedule_in_sixteen_bits(name: str, dtype: str, tmp_path: Path, m
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
 
 
+@pytest.mark.parametrize(("rows", "told"), [(9, "x_v[r0 * 3 + "), (12, "x_v[(r0 + v) * 3 + ")])
 def test_what_lies_outside_of_an_image_is_left_out_whatever_it_is_multiplied_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rows: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Zeros stand there, which a thread adds up like the rest where weights are finite: seven rows of vectors."""
+    """Zeros stand there, which a thread adds up like the rest where weights are finite: seven rows of vectors, or ten
+    for windows of four rows.
+    """
     monkeypatch.setattr(numbers, "build", build_emulated)
     monkeypatch.setattr(region, "MANY_COLUMNS", 1)
-    body = "return F.conv2d(x, y, padding=3, groups=4)"
-    fp = functional("outside", halved(Case(body, "torch.randn(2, 4, 9, 16)", "torch.randn(4, 1, 7, 7)"), "bfloat16"))
+    monkeypatch.setattr(window_rows, "LEAST_THREADS", 1)
+    body, shape = "return F.conv2d(x, y, padding=3, groups=4)", (2, 4, rows, 16)
+    fp = functional("outside", halved(Case(body, f"torch.randn{shape}", "torch.randn(4, 1, 7, 7)"), "bfloat16"))
     plan = write(fp, SMALL)
-    assert plan is not None and "_off == 0.0f;" in plan.candidate.source
+    assert plan is not None and "_off == 0.0f;" in plan.candidate.source and told in plan.candidate.source
     call = numbers.caller(plan, fp, tmp_path)
     assert worst_ratio(fp, call) < RATIO
-    x, weights = torch.ones(2, 4, 9, 16), torch.ones(4, 1, 7, 7)
+    x, weights = torch.ones(shape), torch.ones(4, 1, 7, 7)
     weights[1, 0, 0, 0] = 0.0
     wanted = F.conv2d(x, weights, padding=3, groups=4)
     wanted[:, 1, 3:, 3:] = weights[1, 0, 0, 0] = float("inf")

@@ -34,6 +34,7 @@ from rag_kernels.offline.cuda.turned import turned_region
 from rag_kernels.offline.cuda.vectorized import VectorizedRegion, find_quads, vectorized_region
 from rag_kernels.offline.cuda.wide_columns import WideColumns
 from rag_kernels.offline.cuda.window_lanes import WindowLanes, window_lanes
+from rag_kernels.offline.cuda.window_rows import window_rows
 from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir.parameters import c_name
@@ -231,7 +232,10 @@ def wide_region(
     if columns.nest.schedule == "column":
         wide = parameters.vector > 1 and columns.serves() and find_quads(columns)
         kept = None if wide else kept_columns(region, function, sizes, parameters)
-        return columns if wide else kept or window_lanes(region, function, sizes, parameters)
+        if wide or kept:
+            return columns if wide else kept
+        rows = window_rows(region, function, sizes, parameters)
+        return rows or window_lanes(region, function, sizes, parameters)
     if tiles := tiled_scans(region, function, sizes, parameters, single=False):
         return tiles
     kinds = turned_region, stepped_points, strided_points

@@ -8,7 +8,7 @@ are stored together. Vectors outside of a tensor are not loaded: windows leave o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
@@ -56,9 +56,9 @@ class Span:
         place = f"({row})" if " " in row else row
         return f"{self.name}[{place} * {self.count} + {number}]" if row else f"{self.name}[{number}]"
 
-    def element(self, place: str) -> str:
+    def element(self, place: str, rows: tuple[Loop, ...]) -> str:
         """Return the element at a place, counted from the first of its row's vectors, as C."""
-        return f"{self.vector(f'({place}) / {self.width}')}.x[({place}) % {self.width}]"
+        return f"{replace(self, rows=rows).vector(f'({place}) / {self.width}')}.x[({place}) % {self.width}]"
 
 
 @dataclass(slots=True)
@@ -146,19 +146,34 @@ class WindowLanes(CudaRegion):
         first = last.offset // width if width else 0
         count = (last.offset + reach + step * (self.width - 1)) // width - first + 1 if width else 0
         kept = count * width * ITEMSIZE[value.storage]
-        for loop in rows:
+        read = tuple(self.read_along(loop, value) for loop in rows)
+        for loop in read:
             kept *= loop.count
-        if not width or kept > MOST_BYTES:
+        if not width or kept > self.most_bytes:
             return
         name = f"{self.printer.pointers[value.buffer][:-2]}_v{len(self.spans) or ''}"
-        span = Span(name, value, step, rest, width, first, count, rows)
+        span = Span(name, value, step, rest, width, first, count, read)
         self.spans[text] = span
         terms = ["u" if step == 1 else f"u * {step}", *nest.terms(access, taps)]
         start = last.offset - first * width
-        element = span.element(" + ".join([*terms, *([str(start)] if start else [])]))
+        within = tuple(self.seen_along(loop, value) for loop in rows)
+        element = span.element(" + ".join([*terms, *([str(start)] if start else [])]), within)
         half = stored_type(value.storage, "cuda") in {"__nv_bfloat16", "__half"}
         self.known_loads[text] = f"float({element})" if half else element
         self.check(access, rest, width, [*ir.leaves(value.stored[-1])])
+
+    @property
+    def most_bytes(self) -> int:
+        """Return how many bytes of a tensor a thread keeps at most."""
+        return MOST_BYTES
+
+    def read_along(self, loop: Loop, value: ir.Load) -> Loop:
+        """Return the loop over the rows that are read where a reduced loop leads from row to row."""
+        return loop
+
+    def seen_along(self, loop: Loop, value: ir.Load) -> Loop:
+        """Return the loop, by whose variable a window finds its row among those."""
+        return loop
 
     def vector_width(self, value: ir.Load, access: Access, rest: Poly, step: int) -> int:
         """Return how many elements each vector has, or 0 where not even two lie together."""
