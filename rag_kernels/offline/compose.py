@@ -30,6 +30,7 @@ from rag_kernels.offline.foreign_kernel import Foreign, is_foreign
 from rag_kernels.offline.fusion.attention import lowered_with_attention
 from rag_kernels.offline.fusion.common_values import shared
 from rag_kernels.offline.fusion.layouts import laid_as_read
+from rag_kernels.offline.fusion.loops import key_of
 from rag_kernels.offline.fusion.online_reduction import one_pass
 from rag_kernels.offline.fusion.planner import Planner, Split
 from rag_kernels.offline.fusion.quantised import with_quantised
@@ -41,7 +42,7 @@ from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.graph.training_step import EVERYTHING, NOTHING, halves
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
-from rag_kernels.offline.ir.parameters import Number
+from rag_kernels.offline.ir.parameters import Number, whole_of
 from rag_kernels.offline.ir.wellformed import Checker
 from rag_kernels.offline.lowering.coverage import RULES
 from rag_kernels.offline.lowering.lower import FEW_AGAIN, MANY_AGAIN, WRITTEN_OUT, Library, Lowered, Lowering
@@ -236,7 +237,7 @@ def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
 
 
 def used(steps: Sequence[Region | Library], results: Sequence[str]) -> list[Region | Library]:
-    """Return the steps without the regions whose stores nobody reads."""
+    """Return the steps without the regions, and the stores of regions, that nobody reads."""
     needed, kept = set(results), list[Region | Library]()
     for step in reversed(steps):
         if isinstance(step, Library):
@@ -244,9 +245,21 @@ def used(steps: Sequence[Region | Library], results: Sequence[str]) -> list[Regi
         elif not needed & step.written.keys():
             continue
         else:
+            step = without_unread(step, needed)
             needed |= {v.buffer for v in ir.walk(*step.stores.values()) if isinstance(v, ir.Load)}
         kept.append(step)
     return kept[::-1]
+
+
+def without_unread(region: Region, needed: set[str]) -> Region:
+    """Return the region without stores that nobody reads: what it was fused with has these values in registers."""
+    stores = {b: v for b, v in region.stores.items() if whole_of(b) in needed}
+    values = tuple(ir.walk(*stores.values()))
+    read = {v.buffer for v in values if isinstance(v, ir.Load)}
+    loops = {leaf for v in values if isinstance(v, ir.Reduce | ir.Scan) for leaf in key_of(v)[1]}
+    if type(region) is not Region or read & region.written.keys() or not loops >= set(region.reduced):
+        return region
+    return replace(region, stores=stores, slots={b: s for b, s in region.slots.items() if b in stores})
 
 
 def library_operators(steps: Sequence[Region | Library]) -> tuple[str, ...]:

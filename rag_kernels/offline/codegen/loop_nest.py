@@ -203,6 +203,7 @@ def build_nest(region: Region, names: Names) -> Nest:
     if schedule == "column" and not outer:
         schedule = "row"
     pinned = {leaf for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Index) for leaf in ir.own_atoms(v)}
+    pinned |= slid_along(loads) if schedule == "column" else set()
     outer_groups = merge(outer, every, pinned, names)
     lane = None
     if schedule != "row" and outer_groups:
@@ -210,6 +211,13 @@ def build_nest(region: Region, names: Names) -> Nest:
     loops = [loop_over(g, f"i{k}", names) for k, g in enumerate(outer_groups)]
     inner_loops = [loop_over(g, f"r{k}", names) for k, g in enumerate(merge(reduced, every, pinned, names))]
     return Nest(region, schedule, loops, inner_loops, lane, names, accesses, stores)
+
+
+def slid_along(loads: list[ir.Load]) -> set[ir.Atom]:
+    """Return the loops along which windows slide: neighbours share what they read, so that one thread takes several."""
+    forms = [f for v in loads for f in v.index if isinstance(f, ir.Form)]
+    places = [[leaf for atom, _ in f.terms for leaf in atom.leaves()] for f in forms]
+    return {leaf for along in places if any(x.window for x in along) for leaf in along}
 
 
 def loop_over(group: tuple[ir.Atom, ...], var: str, names: Names) -> Loop:

@@ -9,6 +9,7 @@ in which they start, so that those before are on their way. Of floats, tiles add
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rag_kernels.offline.codegen.c_types import CTYPES
@@ -22,6 +23,7 @@ from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 
 KEPT_ELEMENTS, THREADS = 64, 256  # of a thread, of all values that are scanned; of a block
+MANY_ROWS = 264  # of which blocks that take a row each, in stretches, are quicker than tiles of single elements
 KEPT_OF_TILES, THREADS_OF_TILES = 32, 512  # where a row has several tiles, and blocks wait for each other
 
 HEAD = """
@@ -208,6 +210,8 @@ def tiled_scans(
     ):
         return None
     if len(scans) > KEPT_OF_TILES // MOST_WIDTH:
+        return None
+    if single and parameters.vector > 1 and math.prod(loop.count for loop in nest.outer) >= MANY_ROWS:
         return None
     if single:
         found.width, found.axis = 1, axis  # even where no load or store lies so
