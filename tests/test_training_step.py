@@ -6,6 +6,8 @@ import ast
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -368,6 +370,21 @@ def test_gradients_of_means_of_windows_and_of_signs_are_fused() -> None:
         step = functionalize(training_step(Problem("pooled", text)), workers=workers)
     plan = write(step, starting_parameters("cpu"))
     assert step.verified and plan is not None and not plan.stopped and not plan.library
+
+
+def test_pieces_that_a_library_returned_are_saved_as_kernels_read_them() -> None:
+    """Generated functions of the backward take what is saved for contiguous, as every argument."""
+    text = "import torch\nModel = torch.nn.GRUCell\ndef get_init_inputs(): return [4, 6]\n"
+    text += "def get_inputs(): return [torch.randn(5, 4), torch.randn(5, 6)]\n"
+    with kept_workers() as workers:
+        step = functionalize(training_step(Problem("gru", text)), workers=workers)
+    plan = write(step, starting_parameters("cpu"))
+    assert plan is not None and "unsafe_split" in plan.library
+    names: dict[str, Any] = {"torch": torch, "kernels": MagicMock()}
+    exec(plan.candidate.source.split("'''")[2], names)
+    given = [torch.randn(a.spec.shape) for a in step.tensors[1:]]
+    _, saved = names["forward"](*given, **dict(step.constants))
+    assert len(saved) == 6 and all(one.is_contiguous() for one in saved)
 
 
 def test_an_argument_may_be_called_as_the_gradient_is() -> None:

@@ -111,11 +111,13 @@ def write_step(
     outputs = len(first.lowered.results) - len(made.saved)
     results = first.lowered.results
     ends = f"return {tuple_of(results[:outputs])}, {tuple_of(results[outputs:])}"
+    loose = {step.node.name for step in first.steps if isinstance(step, Library)}  # perhaps parts of another tensor
+    whole = [f"{name} = {name}.contiguous()" for name in dict.fromkeys(results[outputs:]) if name in loose]
     begins = [f"{tuple_of(names)} = {what}" for what, names in (("grads", made.grads), ("saved", made.saved)) if names]
     library = library_operators([*first.steps, *second.steps])
     functions = [*forward.functions, *backward.functions]
     text = composed_text(fp, functions, parameters, summary(regions, library), foreign)
-    text += python_function("forward", made.forward, [*forward.lines[:-1], ends])
+    text += python_function("forward", made.forward, [*forward.lines[:-1], *whole, ends])
     arguments = ("grads", "saved", *(a.name for a in made.arguments))
     text += "\n\n" + python_function("backward", made.backward, [*begins, *backward.lines], arguments)
     stopped = _stopped([first, second], foreign)
