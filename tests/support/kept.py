@@ -84,9 +84,7 @@ _RESTING: list[LocalJudge] = []
 
 @contextmanager
 def kept_workers() -> Iterator[Workers]:
-    workers = _first_judge("cpu", frozenset()).workers
-    workers.preload(*PRELOAD)
-    yield workers
+    yield _first_judge("cpu", frozenset()).workers
 
 
 def checked_once(path: Path, folder: Path, checked: Path) -> None:
@@ -187,4 +185,6 @@ def _judge(backend: Backend, limits: Limits, at_other_sizes: AtOtherSizes | None
 
 @cache
 def _first_judge(backend: Backend, without: frozenset[str]) -> LocalJudge:
-    return STAY_OPEN.enter_context(open_judge(backend, limits=Limits(without=without), cache_dir=_shared_cache()))
+    judge = STAY_OPEN.enter_context(open_judge(backend, limits=Limits(without=without), cache_dir=_shared_cache()))
+    judge.workers.preload(*PRELOAD)  # as commands do: each child would import it
+    return judge
