@@ -33,6 +33,7 @@ THIN = {
     "no named rest": "torch.einsum('...ij,...jk->...ik', x, y), torch.einsum('...j,jk', x, y)",
     "broadcast rest": "torch.einsum('...ij,jk->k...i', x, y), torch.einsum('bij,bij->bi', x, x * 2)",
     "float64": "x.double() @ y[:, :2].double(), torch.einsum('bij,bij->j', x.double(), x.double())",
+    "logarithms of a sigmoid": "*torch.ops.aten.log_sigmoid_forward(x * 20), F.logsigmoid(y)",
     "few columns": "x @ y[:, :2], F.linear(x, y[:, :3].t()), torch.matmul(x[..., :3], y[:3])",
 }
 
@@ -83,7 +84,9 @@ def test_pieces_of_a_stack_are_one_nest_in_which_each_state_is_computed_once(
 
 
 @pytest.mark.parametrize("name", THIN)
-def test_thin_products_are_ours(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thin_products_and_pairs_of_results_are_ours(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fp = functional(name.replace(" ", "_"), Case(f"return {THIN[name]}", "torch.randn(5, 3, 7)", "torch.randn(7, 3)"))
     for parameters in (CpuParameters(), SMALL):
         if parameters is SMALL:

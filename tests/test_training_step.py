@@ -365,7 +365,7 @@ def test_what_is_made_from_nothing_lies_on_the_device(step: FunctionalProblem) -
 def test_gradients_of_means_of_windows_and_of_signs_are_fused() -> None:
     text = ATTENDING.source.replace("self.norm(x)", "x / (1 + x.abs())")
     cut = text.index("        return F.scaled"), text.index("def get_inputs")
-    text = text[: cut[0]] + "        return F.avg_pool2d(y, (2, 3))\n\n\n" + text[cut[1] :]
+    text = text[: cut[0]] + "        return F.logsigmoid(F.avg_pool2d(y, (2, 3)))\n\n\n" + text[cut[1] :]
     with kept_workers() as workers:
         step = functionalize(training_step(Problem("pooled", text)), workers=workers)
     plan = write(step, starting_parameters("cpu"))

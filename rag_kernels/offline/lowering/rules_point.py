@@ -350,6 +350,15 @@ def floor_divide(lowering: Lowering, node: Node) -> ir.Value:
     return lowering.op(lambda a, b: quotient(a, b) - cast(is_below(rest(a, b), b), dtype), a, b)
 
 
+def log_sigmoid_kept(lowering: Lowering, node: Node) -> tuple[ir.Value, ir.Value]:
+    """Return a logarithm of a sigmoid and what its gradient is computed from, exp(-|x|).
+
+    PyTorch's own keeps that on a CPU alone, where graphs are recorded.
+    """
+    value = lowering.value(given(node, 0))
+    return lowering.op(activations.log_sigmoid, value), lowering.op(lambda x: exp(-absolute(x)), value)
+
+
 def remainder(lowering: Lowering, node: Node) -> ir.Value:
     """Return what a division rounded down leaves: it has the divisor's sign."""
     dtype = out_dtype(node)
