@@ -30,6 +30,7 @@ from rag_kernels.eval.input_kinds import (
 from rag_kernels.eval.records import FunctionalProblem, Node, TensorSpec
 
 PRODUCTS, SUMS = frozenset({"mul", "pow", "square"}), frozenset({"sum", "mean"})  # of elements, and of these
+SOUGHT_IN = {"searchsorted": 0, "bucketize": 1}  # the position of what ascends
 DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod"})
 
 
@@ -42,6 +43,14 @@ def is_elementwise(fp: FunctionalProblem) -> bool:
 def compares(fp: FunctionalProblem) -> bool:
     """Return whether something compares elements, or jumps where they are equal."""
     return any(operator(node.op).jumps for node in fp.nodes)
+
+
+def has_to_ascend(fp: FunctionalProblem, name: str) -> bool:
+    """Return whether an argument may be what is searched in, so that its order is owed."""
+    searches = [node for node in fp.nodes if base_name(node.op) in SOUGHT_IN]
+    sought_in = {found for node in searches for found in names_in(node.args[SOUGHT_IN[base_name(node.op)] :][:1])}
+    known = {a.name for a in fp.tensors}
+    return name in sought_in or not sought_in <= known
 
 
 def divides_integers(fp: FunctionalProblem) -> bool:

@@ -242,6 +242,7 @@ def test_the_widest_integers_are_of_every_length_and_pairs_of_them_in_range(dtyp
     most = torch.iinfo(dtype).max // 2
     assert drawn.dtype == dtype and -most <= int(drawn.min()) < -most // 2 < most // 2 < int(drawn.max()) <= most
     assert int((drawn.abs() < 1 << 16).sum()) > 500
+    assert int((drawn.sort().values.diff() == 1).sum()) > 100, "pairs that a float does not tell apart"
 
 
 def test_what_a_sample_takes_is_large_and_nothing_else() -> None:
@@ -459,6 +460,8 @@ def test_an_order_is_broken_by_a_few_and_distances_are_uneven() -> None:
     uneven = disordered(edges, None, generator)
     assert bool((uneven.diff() > 0).all()) and float(uneven.diff().std()) > 0.01
     assert torch.allclose(uneven[[0, -1]], edges[[0, -1]], atol=1e-5)
+    moved = disordered(edges.expand(3, 65), None, generator, ascends=False)
+    assert torch.equal(moved.sort(-1).values, edges.expand(3, 65)) and bool((moved.diff() < 0).any(-1).all())
 
 
 def test_some_lines_are_zero_and_the_others_stay() -> None:

@@ -118,7 +118,7 @@ from rag_kernels.eval.numerics.oracle import (
 from rag_kernels.eval.numerics.searched_inputs import search
 from rag_kernels.eval.process.channel import Channel, Failed
 from rag_kernels.eval.records import FunctionalProblem, IndexBound, TensorArgument
-from rag_kernels.eval.steps import alike_inputs, compares
+from rag_kernels.eval.steps import alike_inputs, compares, has_to_ascend
 
 
 def serve_cuda(channel: Channel) -> None:
@@ -332,7 +332,7 @@ class Reference:
         if argument.path in self.fp.as_drawn or argument.path in self.fp.mutated:
             return own
         if kind == DISORDER:
-            return disordered(own, bound, generator)
+            return disordered(own, bound, generator, ascends=has_to_ascend(self.fp, argument.name))
         return irregular(own, bound, generator) if is_input or argument.role == "parameter" else own
 
     def _beside(self, kind: str, values: Sequence[torch.Tensor], generator: torch.Generator) -> None:

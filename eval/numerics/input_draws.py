@@ -215,8 +215,17 @@ def irregular(value: torch.Tensor, bound: IndexBound | None, generator: torch.Ge
     return flat.clone().index_copy_(0, at, other).reshape(value.shape)
 
 
-def disordered(value: torch.Tensor, bound: IndexBound | None, generator: torch.Generator) -> torch.Tensor:
-    """Return indices that ascend, but for a few, or floats that ascend at other distances; other tensors stay."""
+def disordered(
+    value: torch.Tensor, bound: IndexBound | None, generator: torch.Generator, *, ascends: bool = True
+) -> torch.Tensor:
+    """Return indices that ascend, but for a few, or floats that ascend at other distances; other tensors stay.
+
+    Floats that need not ascend, though the problem's do, change places here and there.
+    """
+    if is_sorted(value) and not ascends:
+        count = max(2, value.shape[-1] // FEW_IRREGULAR)
+        at = torch.randperm(value.shape[-1], generator=generator, device=value.device)[:count]
+        return value.clone().index_copy_(-1, at, value.index_select(-1, at.roll(1)))
     if is_sorted(value):
         steps = value.double().diff(dim=-1)
         uneven = steps * (0.2 + 1.6 * torch.rand(steps.shape, generator=generator, device=value.device))
@@ -290,12 +299,20 @@ def widened(own: torch.Tensor, bound: IndexBound | None, generator: torch.Genera
 
 
 def widest(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return integers of either sign and of any length, up to half of what there is: sums of two are in range."""
+    """Return integers of either sign and of any length, up to half of what there is: sums of two are in range.
+
+    A quarter are next to the one before, or differ from it by what the lower half of their bits does not hold.
+    """
     info = torch.iinfo(own.dtype)
     shorter = torch.randint(0, info.bits - 2, own.shape, generator=generator, device=own.device)
     drawn = torch.randint(info.max // 4, info.max // 2, own.shape, generator=generator, device=own.device)
     sign = torch.randint(0, 2 if info.min < 0 else 1, own.shape, generator=generator, device=own.device)
-    return ((drawn >> shorter) * (1 - 2 * sign)).to(own.dtype)
+    values = ((drawn >> shorter) * (1 - 2 * sign)).reshape(-1)
+    apart = torch.tensor([1, -1, 1 << info.bits // 2, -(1 << info.bits // 2)], device=own.device)
+    beside = values.roll(1) + apart[torch.randint(0, 4, values.shape, generator=generator, device=own.device)]
+    near = torch.rand(values.shape, generator=generator, device=own.device) < 0.25
+    values = torch.where(near, beside.clamp(max(info.min // 2, -(info.max // 2)), info.max // 2), values)
+    return values.to(own.dtype).reshape(own.shape)
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:

@@ -58,6 +58,7 @@ _INSTRUCTION = re.compile(r"\t(rdtscp?|rdpmc|rdpid|rdpru|syscall|sysenter|int +\
 _SECTION = re.compile(r"^Disassembly of section (\S+):$", re.MULTILINE)
 _AT = re.compile(r"^ *([0-9a-f]+):\t(?:(?:bnd |notrack )*(?:j\w+|call|loop\w*) +([0-9a-f]+)\b)?", re.MULTILINE)
 _OBJECT_IN = re.compile(r"^[0-9a-f]{8,} .{6}O (\S+)\s", re.MULTILINE)
+_BUILT = re.compile(r"\b__(?:DATE|TIME|TIMESTAMP)__\b")
 SHOWN = 5
 
 
@@ -71,6 +72,7 @@ def looks_around(library: Path, source: str, *, on_gpu: bool) -> str:
         text = _instructions(library)
         found += [f"the instruction {name}" for name in sorted(set(_INSTRUCTION.findall(text)))]
         found += hidden(text)
+    found += ["when it was built"] * bool(_BUILT.search(source))
     found += ["a system call of its own"] * bool(_SYSCALL.search(source))
     return ", ".join(sorted(found)[:SHOWN])
 
