@@ -109,6 +109,8 @@ def test_what_cannot_be_traced_is_a_sentence() -> None:
 
     with pytest.raises(ProblemError, match="cannot be traced"):
         problem_of_module(Branch(), [torch.ones(3)])
+    with pytest.raises(ProblemError, match=r"norm does not run with these inputs \(RuntimeError: The size of tensor a"):
+        problem_of_module(Norm(4), [torch.ones(3, 5)])
     with pytest.raises(ProblemError, match="must be a list of tensors"):
         problem_of_module(Norm(4), [3.0])  # type: ignore[list-item]
     with pytest.raises(ProblemError, match="eval mode"):

@@ -134,12 +134,28 @@ def source_of(
         with torch.no_grad():
             traced = torch.export.export(module, tuple(inputs), dynamic_shapes=free_sizes)
     except Exception as error:  # whatever a forward raises, and what export cannot follow
+        if own := _fails(module, inputs):
+            raise ProblemError(
+                f"{name} does not run with these inputs ({own}): give what it is called with."
+            ) from error
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ProblemError(
             f"{name} cannot be traced by torch.export ({first}); take a submodule without control flow over values."
         ) from error
     drawn = drawn or [Drawn()] * len(inputs)
     return _source(name, traced, inputs, drawn, prefix, recorded_for(module, inputs, drawn))
+
+
+def _fails(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> str:
+    """Return what a copy of the module raises for these inputs, or ""."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            copy.deepcopy(module)(*inputs)
+    except Exception as error:  # whatever a forward raises
+        return f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    return ""
 
 
 def recorded_for(module: torch.nn.Module, inputs: Sequence[torch.Tensor], drawn: Sequence[Drawn]) -> list[str]:
