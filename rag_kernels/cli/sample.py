@@ -78,13 +78,17 @@ def sample(
                 emit("sampled", row)
             else:
                 notice = f" ({row['notice']})" if row["notice"] else ""
-                said = f"{row['reason'] or row['state']}, {row['candidates']} candidates{notice}"
-                print(f"{row['problem']}: {said}", flush=True)
+                print(f"{row['problem']}: {row['state']}, {row['candidates']} candidates{notice}", flush=True)
+                if row["reason"]:
+                    print(f"  {row['reason']}", flush=True)
     except KeyboardInterrupt:
         print("Interrupted; the same command goes on.", file=sys.stderr)
         raise typer.Exit(130) from None
     if not as_json:
-        print(f"{written} candidates in {out}; judge them with: rag-kernels eval --batch {out}")
+        following = (
+            f"; judge them with: rag-kernels eval --batch {out}" if written else ": there is nothing to judge yet"
+        )
+        print(f"{written} candidates in {out}{following}")
     raise typer.Exit(0 if written and not failed else 1)
 
 
