@@ -300,7 +300,10 @@ def test_the_round_trip_on_the_command_line(tmp_path: Path) -> None:
         assert cli_home.inside(tmp_path, *wrong).code == 2
     silent = ("--model", "cmd:true", *asked[2:-1], "--out", "e.jsonl")
     done = cli_home.inside(tmp_path, "sample", "relu.py", *silent)
-    assert done.code == 1 and "relu: failed, 0 candidates\n  The reply of cmd:true held no code" in done.out
+    assert (
+        done.code == 1
+        and "relu: failed, 0 candidates\n  The model answered the request for ideas with nothing" in done.out
+    )
     assert "0 candidates in e.jsonl: there is nothing to judge yet" in done.out
 
 
