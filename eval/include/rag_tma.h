@@ -60,7 +60,8 @@ template <int THREADS> __device__ __forceinline__ void group_arrive(int number) 
 __device__ __forceinline__ void tma_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // A box of a tensor, from these coordinates (innermost first), to shared memory at a multiple of 128 bytes (1024 where
-// it is swizzled by 128). Elements outside of the tensor arrive as zeros, and count as bytes. The map is a kernel's
+// it is swizzled by 128). Elements outside of the tensor arrive as zeros, and count as bytes. Its first element lies at
+// a multiple of 16 bytes, outside of the tensor too; elsewhere the load is an illegal instruction. The map is a kernel's
 // parameter: `const __grid_constant__ CUtensorMap map`.
 #define RK_TMA(RANK, PLACES, STORE_PLACES, MASK, VALUES, ...)                                                         \
   __device__ __forceinline__ void tma_load(const CUtensorMap* map, uint32_t to, uint32_t bar, __VA_ARGS__) {          \
