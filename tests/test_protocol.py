@@ -102,7 +102,7 @@ from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.channel import Failed, failure_in
 from rag_kernels.eval.process.workers import Worker, WorkerFailed
 from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Passed, TensorSpec
-from rag_kernels.eval.sessions.candidate_session import LoadedCandidate, _failed
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate, _failed, room_is_ours
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.baseline import NOT_ASKED
@@ -479,3 +479,10 @@ def test_verdicts_of_old_archives_have_no_share_of_their_own_code() -> None:
     new = replace(passed(), own_share=0.25)
     assert codec.loads(codec.dumps(new)) == new
     assert codec.loads('{"_": "Crashed", "log": "", "reason": "no"}') == Crashed("no", "")
+
+
+def test_a_kernel_is_not_blamed_for_memory_that_the_judge_lacks() -> None:
+    full = WorkerFailed("memory", "OutOfMemoryError: CUDA out of memory")
+    assert room_is_ours(full, "load", "kernel") and room_is_ours(full, "load", "composed")
+    assert not room_is_ours(full, "call", "kernel") and not room_is_ours(full, "load", "module")
+    assert not room_is_ours(WorkerFailed("raised", "no"), "load", "kernel")

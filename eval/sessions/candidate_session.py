@@ -223,6 +223,8 @@ class LoadedCandidate:
         try:
             return self._send(request, kind, deadline_s=deadline_s, fds=fds, spin=spin)
         except WorkerFailed as failure:
+            if room_is_ours(failure, stage, self.candidate.tier):
+                raise self._no_room() from failure
             raise Stopped(_failed(failure, stage, deadline_s), alive=failure.alive) from failure
 
     def _send(
@@ -321,12 +323,15 @@ class LoadedCandidate:
                 self._send(HoldDraw(place.number), Done, deadline_s=self.limits.open_s)
             except WorkerFailed as failure:
                 if failure.kind == "memory":
-                    raise MachineError(
-                        f"The GPU has too little free memory to judge {self.session.fp.problem.name}: "
-                        "stop other programs on it, or make the problem smaller."
-                    ) from failure
+                    raise self._no_room() from failure
                 raise Stopped(_failed(failure, "load", self.limits.open_s), alive=failure.alive) from failure
             place.held += 1
+
+    def _no_room(self) -> MachineError:
+        return MachineError(
+            f"The GPU has too little free memory to judge {self.session.fp.problem.name}: "
+            "stop other programs on it, or make the problem smaller."
+        )
 
     def prepare(self, place: BoundBuffers, recipe: Recipe, *, cold: bool = False, written: bool = False) -> None:
         """Lay out the content of the next call, poison the outputs, and leave nothing of the call before.
@@ -643,6 +648,12 @@ def binding(fp: FunctionalProblem, candidate: Candidate, opened: Opened) -> Bind
         init_inputs=opened.init_inputs,
         held=tuple(Held(position[a.name], a.path, a.role) for a in fp.tensors if a.role != "input"),
     )
+
+
+def room_is_ours(failure: WorkerFailed, stage: str, tier: str) -> bool:
+    """Return whether memory ran out for what the judge lays out: until its first call a kernel's code takes none by
+    PyTorch; a module builds itself while it is loaded."""
+    return failure.kind == "memory" and stage == "load" and tier != "module"
 
 
 def _failed(failure: WorkerFailed, stage: str, deadline_s: float) -> Verdict:
