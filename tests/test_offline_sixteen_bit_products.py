@@ -213,6 +213,10 @@ COPIED = {
         Case("return x.t() @ y", "torch.randn(70, 130)", "torch.randn(70, 137)"),
         CudaParameters(products=2, tensor=2),
     ),
+    "both by lanes, in batches": (
+        Case("return x.transpose(1, 2) @ y", "torch.randn(3, 70, 130)", "torch.randn(3, 70, 137)"),
+        CudaParameters(products=2, tensor=2),
+    ),
 }
 
 

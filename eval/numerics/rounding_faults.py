@@ -16,9 +16,8 @@ import torch
 
 LEAST = 1024  # elements; fewer say little
 LEAST_GROUPS, LEAST_LINE = 16, 32
-LEANS = (
-    0.06  # of a unit, on average: cutting off leans by a half, halves away from zero by a tenth, rounding by nothing
-)
+# Of a unit, on average: cutting off leans by a half, halves away from zero by a tenth, rounding by nothing.
+LEANS = 0.06
 COMMON = 8.0  # times the variance between rows that their length allows for
 MORE = 1.35  # times the mean square of PyTorch's errors, or of one rounding's: another rounding doubles that of one
 AS_PYTORCH = 3.0  # times what PyTorch's own output shows

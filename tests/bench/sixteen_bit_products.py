@@ -166,6 +166,7 @@ def measure(
     ours = lambda: library.forward(*inputs, *(v for _, v in fp.abi_constants), out)  # noqa: E731
     calls = {"eager": lambda: eager(**made), "ours": ours}
     if "int8" in form or compiled:
+        torch._dynamo.reset()  # or it gives up after eight functions of one text
         faster = torch.compile(eager, dynamic=False)
         faster(**made)
         calls["compile"] = lambda: faster(**made)

@@ -204,12 +204,12 @@ def table(asked: argparse.Namespace) -> None:
             arm, came = arm_of(verdicts), outcome(verdicts)
         else:
             arm, came = row["arm"], row["outcome"] and Outcome(**row["outcome"])
-        if came:
+        if came and row["problem"] not in asked.without:
             found.setdefault(arm, {})[row["problem"]] = came
     arms = [arm for arm in asked.arms if arm in found]
     names = sorted({name for by_problem in found.values() for name in by_problem})
     parts = [summary(arms, found), by_what_was_shown(arms, found), each(arms, names, found)]
-    print("\n\n".join("\n".join(lines) for lines in parts))
+    print("\n\n".join("\n".join(lines) for lines in [*parts, spread(found)]))
 
 
 def arm_of(told: Verdicts) -> str:
@@ -314,6 +314,21 @@ def each(arms: Sequence[str], names: Sequence[str], found: Mapping[str, Mapping[
     return lines
 
 
+def spread(found: Mapping[str, Mapping[str, Outcome]]) -> list[str]:
+    """Return how far drafts of one problem lie apart whatever their arm: less than that is no arm's doing."""
+    by_problem: dict[str, list[float]] = {}
+    for own in found.values():
+        for name, one in own.items():
+            by_problem.setdefault(name, []).append(math.log(kept(one)))
+    several = [values for values in by_problem.values() if len(values) > 1]
+    squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
+    free = sum(len(values) - 1 for values in several)
+    if not free:
+        return []
+    apart = math.exp(math.sqrt(squares / free)) - 1
+    return [f"Drafts of one problem lie {apart:.0%} apart (standard deviation, all arms, PyTorch where it is faster)."]
+
+
 def kept(one: Outcome) -> float:
     return max(1.0, one.speedup or 1.0)
 
@@ -348,6 +363,7 @@ def main() -> None:
     command = commands.add_parser("table")
     command.set_defaults(function=table)
     command.add_argument("verdicts", type=Path, nargs="+")
+    command.add_argument("--without", nargs="*", default=[], metavar="PROBLEM", help="problems that do not count")
     command.add_argument("--keep", type=Path, help="write all verdicts into one file; of others' problems no text")
     command.add_argument("--arms", nargs="*", default=ARMS)
     asked = parser.parse_args()
