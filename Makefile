@@ -39,6 +39,7 @@ docs: $(READY)  ## make docs/reference anew from the source
 	@$(BIN)/python docs/make_json.py
 	@$(BIN)/python docs/make_graph.py
 	@$(BIN)/python docs/make_messages.py
+	@$(BIN)/python docs/make_starter.py
 	@$(BIN)/python -m rag_kernels.archive.docs > docs/reference/archive_schema.md
 
 readme: $(READY_DEV)  ## make README's sample output and the explorer's pictures anew; on a quiet machine, with chromium

@@ -18,6 +18,7 @@ import make_json
 import make_messages
 import make_python
 import make_readme
+import make_starter
 import pytest
 from cli_home import Done, inside
 
@@ -189,6 +190,11 @@ def test_every_notebook_is_in_the_index() -> None:
 )
 def test_generated_pages_are_current(name: str, page: Callable[[], str]) -> None:
     assert (ROOT / "docs" / "reference" / f"{name}.md").read_text() == page(), "run `make docs`"
+
+
+@pytest.mark.parametrize("name", make_starter.PAGES)
+def test_a_page_tells_what_the_starter_archive_holds(name: str) -> None:
+    assert (ROOT / name).read_text() == make_starter.page(name), "run `make docs`"
 
 
 def test_every_generated_page_is_tested() -> None:

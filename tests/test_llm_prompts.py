@@ -139,6 +139,7 @@ def test_one_recommendation_follows_from_the_bottleneck() -> None:
         return recommendation(replace(passed, measurement=measured), problem.features, device)
 
     assert said(candidate_us=27.0, floor_us=26.2).startswith("It is near the floor")
+    assert said(candidate_us=29.5, floor_us=26.2).startswith("The unavoidable bytes need 89% of its time")
     behind = Ratio(0.97, 0.96, 0.98)
     told = said(candidate_us=27.0, floor_us=26.2, speedup_eager=Ratio(4.0, 3.9, 4.1), speedup_compile=behind)
     assert told.startswith("torch.compile is 1.03 times as fast") and "none are left to save" in told

@@ -17,6 +17,7 @@ from rag_kernels.archive.store import open_archive
 from rag_kernels.choices import RetrievalMode
 from rag_kernels.eval.records import Candidate, FunctionalProblem
 from rag_kernels.eval.zoo.tasks import cpp
+from rag_kernels.feedback.bottleneck import Bottleneck
 from rag_kernels.ingest.description.embedder import load_embedder
 from rag_kernels.ingest.description.pipeline import index_attempt, reindex
 from rag_kernels.retrieval.bm25 import Postings
@@ -223,6 +224,20 @@ def test_of_another_kind_of_operator_only_what_gains_under_the_same_ceiling_is_s
     by_products = replace(asked, features=replace(asked.features, flops=asked.features.bytes_moved * 1e4))
     assert shown(by_products, 100.0) == {own}
     assert level in shown(problem("relu", 7.0), 1e9)  # of the same kind it is shown
+
+
+def test_a_kernel_is_improved_by_what_is_nearer_to_its_floor(shelf: Shelf) -> None:
+    """Of another kind of operator nothing is shown that is farther from its floor than what the writer has."""
+    held = passed(2.0)
+    near = replace(held, measurement=replace(held.measurement, floor_us=0.9 * held.measurement.candidate_us))
+    far = replace(held, measurement=replace(held.measurement, floor_us=0.4 * held.measurement.candidate_us))
+    kernels = [shelf.add(problem("relu"), verdict=near), shelf.add(problem("tanh"), verdict=far)]
+    own = shelf.add(problem("exp", 3.0), verdict=far)
+    limits, asked = RetrievalLimits(), problem("exp", 7.0)
+    for reached, expected in ((0.3, {*kernels, own}), (0.8, {kernels[0], own}), (0.95, {own})):
+        so_far = Bottleneck("memory", "memory bandwidth", 1e9, reached)
+        found = shelf.retriever.exemplars(asked, mode="hybrid", count=3, limits=limits, bottleneck=so_far, ridge=1e9)
+        assert {one.kernel.id for one in found} == expected, reached
 
 
 def test_products_of_the_same_numbers_teach_each_other_where_arithmetic_is_the_ceiling(shelf: Shelf) -> None:

@@ -35,11 +35,12 @@ from rag_kernels.long_runs.sampling import (
     read_baselines,
     read_lines,
     read_verdicts,
+    told_where,
     write_line,
     write_verdicts,
 )
 from rag_kernels.options import Options
-from rag_kernels.records import Budget, Shown, WriterError
+from rag_kernels.records import Budget, Gained, Learnt, Shown, WriterError
 from rag_kernels.scripted import ScriptedJudge
 from rag_kernels.wiring import device_for, open_sampler, open_session, open_writer
 
@@ -256,6 +257,10 @@ def test_a_run_goes_on_from_verdicts_made_elsewhere(tmp_path: Path) -> None:
     assert notes & {"improves", "repairs", "combines"} and any(d.parents for d in more.told[1].drafts or ())
     again = other.go_on(verdicts, 4, Ledger(Budget()))
     assert again.drafts == more.drafts  # what nobody has judged is not asked for again
+    told = [replace(one, gained=Gained(Learnt("wider loads pay"))) for one in written.told]
+    here_too = told_where(Learnt("wider loads pay"), told, other.device)
+    elsewhere = told_where(Learnt("wider loads pay"), told, replace(other.device, name="Another"))
+    assert [here_too.lessons, elsewhere.lessons] == ["wider loads pay", f"(on {other.device.name}) wider loads pay"]
 
     second = list(judge_sampled(more, judge))
     assert {a.round for a in second} == {2} and len({a.candidate.id for a in second}) == len(more.told[1].drafts or ())

@@ -185,6 +185,8 @@ def test_a_card_that_does_not_help_loses_its_weight() -> None:
         lineage.judge(problem("tanh"), source(PLAIN, 70 + number), 20.0, idea="seen", techniques=(card.id,))
     assert weight(lineage.known()) > UNPROVEN > weight(lost)
     assert "of 26 attempts that were shown it 20 beat PyTorch" in told_evidence(lineage.known())
+    alone = replace(lineage.known(), shown=1, won=0)
+    assert "the attempt that was shown it did not beat PyTorch" in told_evidence(alone)
 
 
 def test_a_revised_card_takes_the_place_of_the_first() -> None:
@@ -287,6 +289,23 @@ def test_what_is_left_out_proves_nothing_to_an_ablation() -> None:
     assert (proofs("nothing", "tanh"), proofs("problem", "tanh"), proofs("problem", "relu")) == (1, 0, 1)
     assert (proofs("family", "relu"), proofs("family", "exp")) == (0, 1)
     assert TechniqueCards(lineage.archive, Options(), device())(asked, []) == []
+
+
+def test_what_the_fastest_kernel_does_already_is_no_advice() -> None:
+    archive, asked = MemoryArchive(), problem("relu")
+    own = {name: Technique(f" {name}", "", operators=("activation",), signs=(name,)) for name in ("simd", "tiles")}
+    add_techniques(archive, list(own.values()))
+    chooser = TechniqueCards(archive, Options(retrieval="hybrid+cards"), device())
+
+    def told(*sources: tuple[str, float]) -> set[str]:
+        tried = [
+            attempt("r", n, asked, candidate=source(text, n), verdict=passed(won))
+            for n, (text, won) in enumerate(sources, start=1)
+        ]
+        return {card.title.strip() for card in chooser(asked, tried)} & own.keys()
+
+    assert told() == told((PLAIN, 2.0)) == told((SIMD, 2.0), (PLAIN, 3.0)) == {"simd", "tiles"}
+    assert told((SIMD, 2.0), (PLAIN, 1.5)) == {"tiles"}
 
 
 def test_a_bundle_takes_proved_cards_along(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ Kind = Literal["memory", "arithmetic", "library", "overhead"]
 MINIMAL = 0.9  # of the DRAM traffic that was counted: then it is the unavoidable bytes, and none are left to save
 SHORT_US = 20.0  # a call this short is mostly launch, threads waking up, and arguments
 FAR = 0.2  # of the floor
-NEAR = 0.8
+NEAR, AT = 0.8, 0.95
 BUSY = 0.6  # of a throughput: beyond, it is what holds the kernel back, and below latency is
 FEW_WARPS = 0.3  # of those that fit
 FILLED = 0.75  # waves of blocks
@@ -81,12 +81,13 @@ WAITS: dict[str, tuple[str, Kind, str]] = {
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
     """Hold what limits a kernel. `ridge` is the device's operations per byte: problems above it are bound by
-    arithmetic.
+    arithmetic. `reached` is how much of its floor the kernel reached.
     """
 
     kind: Kind
     told: str
     ridge: float = 10.0
+    reached: float = 0.0
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -99,19 +100,20 @@ def bottleneck_of(verdict: Passed, features: Features, device: Device, precision
     """
     measured = verdict.measurement
     ridge = product_gflops(features, device, precision) / device.bandwidth_gbs
-    reached = f"at {measured.floor_fraction:.0%} of its floor"
+    share = measured.floor_fraction
+    reached = f"at {share:.0%} of its floor"
     if measured.candidate_us < SHORT_US and measured.floor_fraction < FAR:
-        return Bottleneck("overhead", f"a call of {measured.candidate_us:.0f} us {reached}", ridge)
+        return Bottleneck("overhead", f"a call of {measured.candidate_us:.0f} us {reached}", ridge, share)
     if verdict.label in ("library rewrite", "fused + library"):
-        share = verdict.own_share
-        seen = f"{share:.0%} of the time in its own code" if share is not None else verdict.label
-        return Bottleneck("library", f"{seen}, {reached}", ridge)
+        own = verdict.own_share
+        seen = f"{own:.0%} of the time in its own code" if own is not None else verdict.label
+        return Bottleneck("library", f"{seen}, {reached}", ridge, share)
     if verdict.counters is not None:
         kind, figure, _ = counted(verdict.counters)
-        return Bottleneck(kind, f"{figure}, {reached}", ridge)
+        return Bottleneck(kind, f"{figure}, {reached}", ridge, share)
     if bound(features, device, precision) == "arithmetic":
-        return Bottleneck("arithmetic", f"arithmetic, {reached}", ridge)
-    return Bottleneck("memory", f"memory bandwidth, {reached}", ridge)
+        return Bottleneck("arithmetic", f"arithmetic, {reached}", ridge, share)
+    return Bottleneck("memory", f"memory bandwidth, {reached}", ridge, share)
 
 
 def bound(features: Features, device: Device, precision: str = "strict") -> str:
@@ -126,23 +128,30 @@ def recommendation(verdict: Passed, features: Features, device: Device, precisio
     A kernel is near the floor only where it is not slower than a baseline: what PyTorch does is possible.
     """
     measured = verdict.measurement
+    near = measured.floor_fraction > NEAR
+    bytes_alone = near and bound(features, device, precision) == "memory bandwidth"
     if measured.speedup < 1:
         faster = "eager PyTorch" if measured.speedup == measured.speedup_eager.median else "torch.compile"
         ahead = f"{faster} is {1 / measured.speedup:.2f} times as fast, so there is more to gain. "
-        if measured.floor_fraction > NEAR and bound(features, device, precision) == "memory bandwidth":
-            return ahead + (
-                f"The unavoidable bytes need {measured.floor_fraction:.0%} of its time, so none are left to save; what "
-                "is left is how steadily they flow: loads in flight while others reduce and store, barriers, the order "
-                "of reads and writes, the first and the last wave of blocks, further launches and allocations."
-                + (f" ncu counted {told_counters(verdict.counters)}." if verdict.counters else "")
-            )
-        return ahead + _direction(verdict, features, device, precision)
-    if measured.floor_fraction > NEAR:
+        return ahead + (_steadily(verdict) if bytes_alone else _direction(verdict, features, device, precision))
+    if bytes_alone and measured.floor_fraction < AT:
+        return _steadily(verdict)
+    if near:
         return (
             f"It is near the floor that follows from measured rates ({measured.floor_fraction:.0%} of it): "
             "little is left to gain."
         )
     return _direction(verdict, features, device, precision)
+
+
+def _steadily(verdict: Passed) -> str:
+    """Return what to look at where all bytes that are moved have to be."""
+    return (
+        f"The unavoidable bytes need {verdict.measurement.floor_fraction:.0%} of its time, so none are left to save; "
+        "what is left is how steadily they flow: loads in flight while others reduce and store, barriers, the order of "
+        "reads and writes, the first and the last wave of blocks, further launches and allocations."
+        + (f" ncu counted {told_counters(verdict.counters)}." if verdict.counters else "")
+    )
 
 
 def _direction(verdict: Passed, features: Features, device: Device, precision: str) -> str:

@@ -27,7 +27,7 @@ from rag_kernels.eval.records import BaselineTimes, Device, FunctionalProblem, P
 from rag_kernels.ingest.functional.functionalize import SCALED
 from rag_kernels.long_runs.side_by_side import Ended, run_side_by_side
 from rag_kernels.options import Options
-from rag_kernels.records import Brief, Budget, Draft, Gained, Shown, StreamingWriter, Writer
+from rag_kernels.records import Brief, Budget, Draft, Gained, Learnt, Shown, StreamingWriter, Writer
 from rag_kernels.run import generate
 from rag_kernels.run.briefing import Retrieve, Techniques, no_techniques
 from rag_kernels.run.history import new_drafts
@@ -139,7 +139,7 @@ class Sampler:
         attempts, past = tuple(self.archive.attempts(run.id)), journal.past()
         number = 1 + max((told.brief.round for told in journal.told), default=0)
         shown = tuple(self.retrieve(functional, attempts))
-        learnt = past.gained.learnt
+        learnt = told_where(past.gained.learnt, journal.told, self.device)
         told_before = journal.told[0].brief.baselines if journal.told else None
         return Brief(
             run.id,
@@ -169,6 +169,12 @@ class Sampler:
         shown = {s.kernel.id: s for one in told for s in one.brief.exemplars}
         exemplars = tuple(carried(self.archive, s) for s in shown.values())
         return Sampled(run, told, tuple(self.archive.calls(run.id)), exemplars)
+
+
+def told_where(learnt: Learnt, told: Sequence[Told], device: Device) -> Learnt:
+    """Return what was learnt, with the device that its times are of where that is another one."""
+    heard = next((one.brief.device for one in reversed(told) if one.gained.learnt.lessons), device)
+    return learnt if heard.name == device.name else replace(learnt, lessons=f"(on {heard.name}) {learnt.lessons}")
 
 
 def carried(archive: Archive, shown: Shown) -> Imported:

@@ -110,16 +110,19 @@ def told_evidence(known: KnownTechnique) -> str:
         parts = []
         if held:
             best = held[0]
+            gains = dict.fromkeys(f"{proof.gain:.2f}" for proof in (held[-1], best))
             by = f"{best.problem_name} by {best.child} on {best.device_name}"
             parts.append(
                 f"made {len(held)} of {len(known.evidence)} kernels faster than the same without it, "
-                f"{held[-1].gain:.2f} to {best.gain:.2f} times ({by}){_at(held)}"
+                f"{' to '.join(gains)} times ({by}){_at(held)}"
             )
         if lost:
             worst = lost[-1]
             parts.append(f"did not pay on {worst.problem_name} ({worst.gain:.2f} times, {worst.child}){_at(lost)}")
         told = "; ".join(parts)
-    if known.shown:
+    if known.shown == 1:
+        told += f"; the attempt that was shown it {'beat' if known.won else 'did not beat'} PyTorch"
+    elif known.shown:
         told += f"; of {known.shown} attempts that were shown it {known.won} beat PyTorch"
     return told
 

@@ -63,8 +63,9 @@ def same_ceiling(corpus: Corpus, query: Query, rows: Rows) -> NDArray[np.bool_]:
 def worth_reading(corpus: Corpus, query: Query, found: Candidates) -> NDArray[np.bool_]:
     """Return which kernels a writer may learn from: those of problems that are like the one asked for or built around
     an operator of its family, or for which products of the same kind of numbers are the ceiling as they are here; of
-    another kind of operator those alone that gain by more than a few percent, and have the same ceiling or much of the
-    graph; and none that is known to lose, unless all on the same graph do.
+    another kind of operator those alone that gain by more than a few percent, have the same ceiling or much of the
+    graph, and are no farther from their floor than what the writer has; and none that is known to lose, unless all on
+    the same graph do.
     """
     rows = found.rows
     functional, speedup = corpus.catalogue.functional[rows], corpus.catalogue.speedup[rows]
@@ -86,6 +87,9 @@ def worth_reading(corpus: Corpus, query: Query, found: Candidates) -> NDArray[np
             short = np.array([_is_short(dtypes) for dtypes in corpus.dtypes])[functional]
             like |= short == _is_short(" ".join(query.facts.dtypes))
         elsewhere &= ceiling | (graph >= LIKE_GRAPH)  # what has a part of the graph serves for that part
+    if query.bottleneck is not None:
+        reached = corpus.catalogue.floor_fraction[rows]
+        elsewhere &= np.isnan(reached) | (reached >= query.bottleneck.reached)
     return np.asarray((same_kind | (like & elsewhere)) & wins, dtype=np.bool_)
 
 

@@ -19,8 +19,9 @@ from rag_kernels.ingest.description.describe import main_family
 from rag_kernels.options import Options
 from rag_kernels.records import Card
 from rag_kernels.retrieval.cards import cards_for
-from rag_kernels.retrieval.distil import distil
+from rag_kernels.retrieval.distil import distil, uses
 from rag_kernels.run.exemplars import holding_back
+from rag_kernels.run.standings import merit, standing
 
 WITH_CARDS = "hybrid+cards"
 
@@ -38,7 +39,10 @@ class TechniqueCards:
         if self._options.retrieval != WITH_CARDS:
             return []
         held = holding_back(attempts, fp, self._options.precision) or self._ceiling(fp)
-        return cards_for([self._without_hidden(one, fp) for one in self._all()], fp, self._device, held)
+        fastest = max(standing(attempts), key=merit, default=None)
+        has = fastest.candidate.source if fastest else ""  # what it does already is no advice
+        known = [one for one in self._all() if not uses(has, one.technique.signs)]
+        return cards_for([self._without_hidden(one, fp) for one in known], fp, self._device, held)
 
     def _all(self) -> list[KnownTechnique]:
         with self._lock:
