@@ -152,6 +152,29 @@ def test_no_command_waits_for_torch() -> None:
     assert len(reached) > 100  # the reading itself works
 
 
+READ_TEXT = {
+    "ir/parameters.py",  # names of arguments and constants
+    "codegen/reduction_levels.py",  # which names a finished text uses, as a linker
+    "cuda/block_text.py",
+    "cuda/function.py",  # kernels that are alike but for names are written once
+    "foreign_kernel.py",  # sources of others, and our own of an earlier round
+    "product_choice.py",
+    "tuning.py",
+}
+
+
+def test_the_offline_writer_decides_before_it_prints() -> None:
+    """A schedule is a record: what a kernel loads, keeps and awaits is not found in the text of its lines."""
+    root = "rag_kernels/offline/"
+    found = {graph.shown(f).removeprefix(root) for f in FILES if graph.shown(f).startswith(root) and uses(f, "re")}
+    assert found == READ_TEXT, "note it in a record when it is printed, or decide it on the IR"
+
+
+def uses(file: Path, module: str) -> bool:
+    """Return whether a file imports this module of Python's."""
+    return any(isinstance(n, ast.Import) and n.names[0].name == module for n in graph.tree_of(file).body)
+
+
 def test_functions_that_are_started_by_name_exist() -> None:
     """Worker roles and targets are strings, `module:function`; programs and children name modules alone."""
     asked = [

@@ -26,15 +26,27 @@ class Scope:
     parent: Scope | None = None
     lines: list[str] = field(default_factory=list)
     known: dict[object, str] = field(default_factory=dict)
+    vectors: dict[object, str] = field(default_factory=dict)  # key that is known -> what its name is an element of
+    taken: set[str] = field(default_factory=set)  # of these, what was asked for
+    early: dict[str, str] | None = None  # floats that a loop loads some steps before it uses them: from where, by name
 
     def find(self, key: object) -> str | None:
         """Return the C name known for a key in this scope or an outer one."""
         scope: Scope | None = self
         while scope:
             if key in scope.known:
+                if key in scope.vectors:
+                    scope.taken.add(scope.vectors[key])
                 return scope.known[key]
             scope = scope.parent
         return None
+
+    def early_loads(self) -> dict[str, str] | None:
+        """Return the notes on what is loaded early here, if any is."""
+        scope: Scope | None = self
+        while scope and scope.early is None:
+            scope = scope.parent
+        return scope.early if scope else None
 
 
 def literal(number: bool | int | float, dtype: str) -> str:
@@ -169,11 +181,17 @@ class Printer:
 
     def load(self, value: ir.Load, scope: Scope) -> str:
         """Return the name of a loaded element; a scope loads each address once."""
-        text = f"{self.pointers[value.buffer]}[{self.place(value, scope)}]"
+        pointer, place = self.pointers[value.buffer], self.place(value, scope)
+        text = f"{pointer}[{place}]"
         if value.dtype == "bool":  # g++ vectorises loads of bytes, not of bools
-            text = f"((const uint8_t*){text.replace('[', ')[', 1)} != 0"
+            text = f"((const uint8_t*){pointer})[{place}] != 0"
         known = scope.find(text)
         if known is None:
-            known = self.assign(value, text, scope)
+            early = scope.early_loads() if value.dtype == "float32" else None
+            known = self.name()
+            if early is not None:
+                early[known] = text
+            loaded = text if early is None else f"{known}_ahead[b]"
+            scope.lines.append(f"const {CTYPES[value.dtype]} {known} = {loaded};")
             scope.known[text] = known
         return known

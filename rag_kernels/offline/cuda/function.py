@@ -90,12 +90,12 @@ class _Kernels:
         """Add a kernel that no other is compared with."""
         self.texts.extend([*text, ""])
 
-    def kept(self, name: str, text: list[str], launch: list[str]) -> list[str]:
-        """Return the statements that launch this kernel, or the one in the file that is like it."""
+    def kept(self, name: str, text: list[str]) -> str:
+        """Return the name of this kernel, or of the one in the file that is like it."""
         other = self.known.setdefault(anonymous(name, text), name)
         if other == name:
             self.add(text)
-        return [re.sub(rf"\b{name}\b", other, line) for line in launch]
+        return other
 
 
 def function_text(function: Function, parameters: CudaParameters, known: dict[str, str], needs: Needs) -> str:
@@ -169,14 +169,13 @@ def _joined_launch(
     terms = [term for one in wide if one for term in one.condition(name).split(" && ") if term]
     plain = JoinedPoints(tuple(first)).text(name, function) if terms or not any(wide) else None
     printed = vectors.text(f"{name}_wide", function) if any(wide) else None
+    if plain is None and (printed is None or terms):
+        return []
+    launch = plain[1](kernels.kept(name, plain[0])) if plain else []
     if printed is None:
-        return kernels.kept(name, *plain) if plain else []
-    text, other = printed
-    if plain is None:
-        return [] if terms else kernels.kept(f"{name}_wide", text, other)
-    launch = kernels.kept(name, *plain)
-    other = [f"if ({' && '.join(dict.fromkeys(terms))}) {{", *indent(other), "} else {", *indent(launch), "}"]
-    return kernels.kept(f"{name}_wide", text, other)
+        return launch
+    other = printed[1](kernels.kept(f"{name}_wide", printed[0]))
+    return choice(" && ".join(dict.fromkeys(terms)), other, launch) if plain else other
 
 
 def _nest_launch(
@@ -198,30 +197,34 @@ def _nest_launch(
     tiles = None if product else tiled_scans(region, function, sizes, parameters, single=True)
     columns = ColumnScans.of(region, function, sizes, parameters)
     kernel = tiles or (columns if columns.serves() else kernel)
-    launch = kernels.kept(name, *(product or kernel.text(name, function)))
+    text, launched = product or kernel.text(name, function)
+    launch = launched(kernels.kept(name, text))
     few = kernel.few_rows_product(f"{name}_few", function) if product else None
     if few:
-        text, other, condition = few
-        other = kernels.kept(
-            f"{name}_few", text, [f"if ({condition}) {{", *indent(other), "} else {", *indent(launch), "}"]
-        )
-        return ["{", *indent(other), "}"]
+        text, launched, condition = few
+        other = launched(kernels.kept(f"{name}_few", text))
+        return ["{", *indent(choice(condition, other, launch)), "}"]
     copied = kernel.hopper_product(f"{name}_tma", function) if product else None
     if copied:
-        text, other, condition = copied
-        found = [f"static const bool built = rk::built_for_hopper((const void*){name}_tma);", f"if ({condition}) {{"]
-        other = kernels.kept(f"{name}_tma", text, [*found, *indent(other), "} else {", *indent(launch), "}"])
-        return ["{", *indent(other), "}"]
+        text, launched, condition = copied
+        kept = kernels.kept(f"{name}_tma", text)
+        built = f"static const bool built = rk::built_for_hopper((const void*){kept});"
+        return ["{", *indent([built, *choice(condition, launched(kept), launch)]), "}"]
     multi_block = None if product else multi_block_region(region, function, sizes, parameters)
     second = multi_block or (None if product else wide_region(region, function, sizes, parameters))
     needs.scans |= isinstance(kernel, TiledScans) or isinstance(second, TiledScans)
     needs.teams |= multi_block is not None
     if second:
         other_name = f"{name}_spread" if multi_block else f"{name}_wide"
-        text, other = second.text(other_name, function)
-        other = kernels.kept(other_name, text, [f"if ({second.condition(other_name)}) {{", *indent(other)])
-        return [*other, "} else {", *indent(launch), "}"]
+        text, launched = second.text(other_name, function)
+        kept = kernels.kept(other_name, text)
+        return choice(second.condition(kept), launched(kept), launch)
     return ["{", *indent(launch), "}"] if len(launch) > 1 else launch
+
+
+def choice(condition: str, launch: list[str], otherwise: list[str]) -> list[str]:
+    """Return statements that launch one kernel under a C condition, and else another."""
+    return [f"if ({condition}) {{", *indent(launch), "} else {", *indent(otherwise), "}"]
 
 
 def wide_region(

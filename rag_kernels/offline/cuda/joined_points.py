@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rag_kernels.offline.codegen.kernel_function import Function
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda.region import CudaRegion
+from rag_kernels.offline.cuda.region import CudaRegion, Launch
 from rag_kernels.offline.fusion.regions import Region, reads_of
 from rag_kernels.offline.ir import values as ir
 
@@ -48,9 +48,9 @@ class JoinedPoints:
 
     parts: tuple[CudaRegion, ...]
 
-    def text(self, name: str, function: Function) -> tuple[list[str], list[str]] | None:
-        """Return the `__global__` function and the statements that launch it; None where parts give one name to two
-        numbers.
+    def text(self, name: str, function: Function) -> tuple[list[str], Launch] | None:
+        """Return the `__global__` function, and what makes the statements that launch it by a name; None where parts
+        give one name to two numbers.
         """
         ends = [f"end{i}" for i in range(len(self.parts))]
         given: dict[str, tuple[str, str]] = {}
@@ -71,10 +71,9 @@ class JoinedPoints:
             notes.append(f"// {part.told}: {part.point_threads()} threads")
         parameters = ", ".join([*(p for p, _ in given.values()), *(f"unsigned {end}" for end in ends[:-1])])
         arguments = ", ".join([*(a for _, a in given.values()), *ends[:-1]])
-        launch = [
-            "{",
-            f"  const unsigned {', '.join(counts)};",
-            f"  {name}<<<{ends[-1]}, THREADS, 0, stream>>>({arguments});",
-            "}",
-        ]
+
+        def launch(name: str) -> list[str]:
+            call = f"{name}<<<{ends[-1]}, THREADS, 0, stream>>>({arguments});"
+            return ["{", f"  const unsigned {', '.join(counts)};", f"  {call}", "}"]
+
         return [*notes, f"__global__ void {name}({parameters}) {{", *indent([*body, "}"]), "}"], launch

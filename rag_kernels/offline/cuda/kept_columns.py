@@ -17,9 +17,11 @@ from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.reduce_loops import count_of
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda.vectorized import neighbours, others
+from rag_kernels.offline.cuda.vectors import Vector
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
+from rag_kernels.offline.ir.parameters import c_name
 
 TEAM = 8  # lanes of a warp that share columns: what they join they exchange without a barrier
 WIDTHS = (4, 2)  # columns of a thread
@@ -57,14 +59,14 @@ class KeptColumns(CudaRegion):
         for v in steps:
             text = f"{self.printer.pointers[v.buffer]}[{nest.offset(nest.accesses[v])}]"
             if text not in self.kept_loads and neighbours(nest.accesses[v], lane, nest, self.width):
-                name = f"{self.printer.pointers[v.buffer][:-2]}_v{len(self.kept_loads) or ''}"
+                name = f"{c_name(v.buffer)}_v{len(self.kept_loads) or ''}"
                 self.kept_loads[text] = name, v
-                half = stored_type(v.storage, "cuda") in {"__nv_bfloat16", "__half"}
-                self.known_loads[text] = f"float({name}[j].x[u])" if half else f"{name}[j].x[u]"
+                vector = Vector(name, v.buffer, stored_type(v.storage, "cuda"), self.width)
+                self.known_loads[text] = vector.element("u", f"{name}[j]")
         for number, buffer in enumerate(inner):
             access = nest.stores[buffer]
             if self.printer.storage[buffer] in ITEMSIZE and neighbours(access, lane, nest, self.width):
-                self.targets[buffer] = f"{self.printer.pointers[buffer][:-2]}_v{len(self.kept_loads) + number}"
+                self.targets[buffer] = f"{c_name(buffer)}_v{len(self.kept_loads) + number}"
         sizes = [ITEMSIZE[v.storage] for _, v in self.kept_loads.values()]
         sizes += [ITEMSIZE[self.printer.storage[b]] for b in self.targets]
         whole = self.targets.keys() == inner.keys() and len(sizes) > len(self.targets)
@@ -85,10 +87,8 @@ class KeptColumns(CudaRegion):
         checks = {f"({self.nest.lane.size}) % {self.width} == 0": None}
         for _, access in accesses:
             checks |= dict.fromkeys(self.steps_of(access))
-        pointers = dict.fromkeys(self.printer.pointers[b][:-2] for b, _ in accesses)
-        data = ", ".join(f"{p}_data" if p in self.scratch else f"{p}.data" for p in pointers)
         short = f"{self.total(self.nest.reduced)} <= {self.items * TEAM}"
-        return " && ".join([short, *checks, f"aligned({{{data}}})"])
+        return " && ".join([short, *checks, self.aligned(b for b, _ in accesses)])
 
     def steps_of(self, access: Access) -> list[str]:
         """Return what vectors ask of the steps between them, but for those that hold whole lanes."""
@@ -97,6 +97,9 @@ class KeptColumns(CudaRegion):
         steps = [access.steps.get(loop.leaves[-1], {}) for loop in others(self.nest.lane, self.nest)]
         asked = [s for s in [*steps, access.constant] if any(s) and not all(lane <= set(names) for names in s)]
         return [f"({text_of(step)}) % {self.width} == 0" for step in asked]
+
+    def loads_ahead(self, found: list[ir.Reduce], kind: str) -> bool:
+        return False  # all is in registers
 
     def store(self, buffer: str, scope: Scope) -> list[str]:
         if buffer not in self.targets:

@@ -9,7 +9,6 @@ up to eight through each other's shared memory (a cluster), more through global 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
@@ -26,7 +25,7 @@ from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.patterns import in_double, squared_in_double
 from rag_kernels.offline.ir.reductions import Kind
 
-SIXTEEN = (("float", 4), ("__nv_bfloat16", 2), ("__half", 2))  # C types of what the ring holds, and their bytes
+SIXTEEN = {"float": 4, "__nv_bfloat16": 2, "__half": 2}  # C types of what the ring holds, and their bytes
 SLOTS = 14  # quads that a thread has room for: with 1024 threads 224 KiB, what a Hopper's processor has
 MAX_ROW_SLOTS = 12  # of these, for one row: the others receive copies meanwhile
 FEW_ROWS = 264  # of one block each; two keep a processor of an H200 busy
@@ -41,11 +40,10 @@ class MultiBlockRegion(VectorizedRegion):
     """Prints a kernel whose teams of blocks take whole rows; `ITEMS` vectors of a row are a thread's own."""
 
     gathers: bool = False
-    held: tuple[str, ...] = ()  # what the ring holds
     stored: str = "float"  # C type of the ring's elements
     strided: bool = False  # a thread's four elements are a block's threads apart, where rows begin anywhere
-    awaited: bool = False  # whether a pass has waited for this row's copies to the ring
-    joined: int = 0  # reductions that teams exchange
+    passed: int = 0  # passes over a row, as far as they are printed
+    joined: int = 0  # reductions that teams exchange, as far as they are printed
     begun: set[str] = field(
         default_factory=set
     )  # elements of its own about which a thread sums, as far as they are set
@@ -54,15 +52,13 @@ class MultiBlockRegion(VectorizedRegion):
         """Return when the kernel of this name may run, as C."""
         aligned = "" if self.strided else VectorizedRegion.condition(self, name)
         items = self.items()
-        fits = f"fits({name}<{items}, false>, small({self.vectors}), {items}, {self.threads}, {self.bytes})"
+        fits = f"fits({name}<{items}, false>, small({self.row_vectors}), {items}, {self.threads}, {self.bytes})"
         return f"{aligned} && {fits}" if aligned else fits
 
     def row(self) -> list[str]:
         """Return the statements of the kernel: the ring is filled ahead while a team takes row after row."""
         passes = self.passes("row", "true", "team.part() == 0 && threadIdx.x == 0")
         outer = self.total(self.nest.outer)
-        last = max(i for i, line in enumerate(passes) if re.search(r"\bsweep\w*\(k, j\);$", line))
-        passes.insert(last + 1, "  bring();")
         own = f"{self.quads} > first ? ({self.quads} - first - 1) / {{0}} + 1 : 0"
         elements = "FULL || single > 4 * ITEMS ? 4 * ITEMS : int(single)" if self.strided else f"{self.width} * own"
         return [
@@ -78,7 +74,7 @@ class MultiBlockRegion(VectorizedRegion):
             f"for (int i = 0; i < {self.slots}; ++i) bring();",
             f"for (int64_t t = team.number(); t < {outer}; t += team.count) {{",
             *indent(self.indices(self.nest.outer, "t")),
-            *indent(self.loaded(passes, set(self.held))),
+            *indent(passes),
             "  ring.done(ITEMS);",
             "}",
             "team.leave();",
@@ -164,27 +160,31 @@ class MultiBlockRegion(VectorizedRegion):
     def item_exists(self) -> str:
         return "FULL || j < own"
 
+    def keep(self) -> list[str]:
+        return []  # the ring is filled ahead
+
     def kept_or_loaded(self, name: str, load: str) -> str:
         return f"ring.at({self.held.index(name)}, j)"
 
     def put(self, name: str) -> str:
         place = self.addresses[name]
-        whole = self.types[name] == f"Pack<{self.stored}, {self.width}>" and self.is_sixteen(name)
+        whole = self.vectors[name].ctype == self.stored and self.is_sixteen(name)
         return f"put_whole({place}, whole({name}));" if whole else VectorizedRegion.put(self, name)
 
     def is_sixteen(self, name: str) -> bool:
         """Return whether a vector of this name has sixteen bytes, as the ring's have."""
-        return self.types[name] in {f"Pack<{c_type}, {16 // size}>" for c_type, size in SIXTEEN}
+        return SIXTEEN.get(self.vectors[name].ctype, 0) * self.vectors[name].count == 16
 
     def each_quad(self, function: str) -> list[str]:
         """Return the loop of a pass over a thread's vectors.
 
-        A row's first pass takes what has arrived and waits for the rest, one by one.
+        A row's first pass takes what has arrived and waits for the rest, one by one; its last makes room for another.
         """
-        unroll, *loop = self.each_item([f"if ({self.item_exists}) {function}(k, j);"])
-        if self.awaited:
+        self.passed += 1
+        last = self.passed == self.top + bool(self.inner_stores())
+        unroll, *loop = self.each_item([f"if ({self.item_exists}) {function}(k, j);", *(["bring();"] if last else [])])
+        if self.passed > 1:
             return ["#pragma unroll 4", *loop]
-        self.awaited = True
         return [unroll, loop[0], f"  await_copies({self.slots - 1} - j);", *loop[1:]]
 
     def comes_back(self) -> bool:
@@ -258,12 +258,12 @@ class MultiBlockRegion(VectorizedRegion):
 
     def parameters_of(self, body: list[str], function: Function, kind: str = "int64_t") -> tuple[list[str], list[str]]:
         parameters, arguments = VectorizedRegion.parameters_of(self, body, function, kind)
-        team = "Cluster" if self.parts() <= MAX_CLUSTER_BLOCKS and self.joined <= MAX_CLUSTER_VALUES else "Team"
+        team = "Cluster" if self.parts() <= MAX_CLUSTER_BLOCKS and self.sums() <= MAX_CLUSTER_VALUES else "Team"
         return [f"{team} team", *parameters], arguments
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         rows, items = f"small({self.total(self.nest.outer)})", self.items()
-        plan = f"{rows}, small({self.vectors}), {items}, {self.threads}, {self.bytes}, {self.joined}, stream, "
+        plan = f"{rows}, small({self.row_vectors}), {items}, {self.threads}, {self.bytes}, {self.sums()}, stream, "
         plan += f"{', '.join(arguments)});"
         return [
             f"if (({self.quads}) % ({items * self.step_of_item}) == 0) spread({name}<{items}, true>, {plan}",
@@ -291,7 +291,7 @@ class MultiBlockRegion(VectorizedRegion):
         return self.slots * max(1, len(self.held)) * self.threads * 16
 
     @property
-    def vectors(self) -> str:
+    def row_vectors(self) -> str:
         """Return the number of vectors of a row, as C."""
         return f"(({self.quads}) + 3) / 4" if self.strided else self.quads
 
@@ -329,26 +329,18 @@ def multi_block_region(
         return None
     if found.count() * 16 <= KEPT_BYTES:
         return None
-    found.row()  # counts the uses
     kept = tuple(name for name in found.kept_names() if found.is_sixteen(name))
-    if len({found.types[name] for name in kept}) > 1:
+    stored = {found.vectors[name].ctype for name in kept}
+    if len(stored) != 1 or len(kept) > SLOTS // 2 or found.sums() > BOARD:
         return None
-    if (
-        not kept
-        or len(kept) > SLOTS // 2
-        or found.joined > BOARD
-        or found.reduced_count() > MAX_ROW_ELEMENTS // len(kept)
-    ):
+    if found.reduced_count() > MAX_ROW_ELEMENTS // len(kept):
         return None
-    fresh = MultiBlockRegion.of(region, function, sizes, parameters)
-    prepared(fresh)
-    fresh.held = kept
-    fresh.stored = fresh.types[kept[0]].partition("<")[2].partition(",")[0]
-    if fresh.bytes + REDUCED_BYTES * (found.joined + 2) > BLOCK_BYTES:
+    found.held, found.stored = kept, stored.pop()
+    if found.bytes + REDUCED_BYTES * (found.sums() + 2) > BLOCK_BYTES:
         return None
-    if fresh.strided:
-        fresh.loads = {text: name for text, name in fresh.loads.items() if name in kept}
-    return fresh
+    if found.strided:
+        found.loads = {text: name for text, name in found.loads.items() if name in kept}
+    return found
 
 
 def prepared(found: MultiBlockRegion) -> bool:
@@ -365,5 +357,5 @@ def prepared(found: MultiBlockRegion) -> bool:
     found.width = 1
     some = find_quads(found)
     found.width, found.strided, found.targets = 4, True, {}
-    found.types = dict.fromkeys(found.types, "Pack<float, 4>")
+    found.vectors = {name: replace(vector, count=4) for name, vector in found.vectors.items()}
     return some

@@ -36,7 +36,7 @@ class ReduceLoops(RegionPrinter):
     known_loads: dict[str, str] = field(default_factory=dict)  # loads that a thread has done already, and where to
     before: list[str] = field(default_factory=list)  # of a scan: what comes before its values are known
     storing: bool = False  # in the pass that stores
-    placing: bool = False  # in a pass that looks for the index of an extreme
+    early: dict[str, str] | None = None  # in a pass that loads floats ahead: from where, by name
     striped: bool = False  # whether a warp's lanes store what they scanned side by side
 
     def solo(self) -> bool:
@@ -84,7 +84,7 @@ class ReduceLoops(RegionPrinter):
         if inner_stores:
             self.settle(list(inner_stores.values()), scope)
             inner = self.open_inner(scope)
-            self.storing, self.placing = True, False
+            self.storing, self.early = True, None
             scanning = self.scans(list(inner_stores.values()), scope, inner, kind)
             block = Scope(inner)
             for buffer in inner_stores:
@@ -102,7 +102,7 @@ class ReduceLoops(RegionPrinter):
 
     def open_inner(self, scope: Scope) -> Scope:
         """Return the scope of what runs for every element of a pass."""
-        inner = Scope(scope)
+        inner = Scope(scope, early=self.early)
         inner.known.update(self.known_loads)
         return inner
 
@@ -118,7 +118,7 @@ class ReduceLoops(RegionPrinter):
     def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
         """Add the pass that completes every reduction of this level."""
         found = self.reductions(level)
-        self.placing = any(v.kind in {Kind.MAXPLACE, Kind.MINPLACE} for v in found)
+        self.early = {} if self.loads_ahead(found, kind) else None
         roots = [v.arg for v in found] + [g for v in found for g in self.guards_of(v)]
         self.settle(roots, scope)
         inner = self.open_inner(scope)
@@ -155,6 +155,17 @@ class ReduceLoops(RegionPrinter):
         else:
             scope.lines += self.pass_loop(inner.lines, tail.lines, kind, active, scanning)
         scope.lines += self.join(joined, kind) if joined else []
+
+    def loads_ahead(self, found: list[ir.Reduce], kind: str) -> bool:
+        """Return whether a pass loads several elements before it uses the first: one that looks for the index of an
+        extreme, and computes no place of what it reads.
+        """
+        if not any(v.kind in {Kind.MAXPLACE, Kind.MINPLACE} for v in found) or (kind == "column" and self.solo()):
+            return False
+        values = list(ir.walk(*(v.arg for v in found), enter=lambda v: not isinstance(v, ir.Reduce)))
+        loads = [v for v in values if isinstance(v, ir.Load) and v.dtype == "float32" and self.is_inner(v)]
+        scanned = kind == "row" and any(isinstance(v, ir.Scan) for v in values)
+        return bool(loads) and not scanned and not any(self.nest.accesses[v].values for v in loads)
 
     def guards_of(self, value: ir.Reduce) -> tuple[ir.Index, ...]:
         """Return the conditions under which an element takes part, as far as a thread looks at them."""
@@ -283,8 +294,8 @@ class ReduceLoops(RegionPrinter):
             return self.scan_pass(body, tail)
         indices = self.indices(self.nest.reduced, "k")
         limit = total if active == "true" else f"(active ? {total} : 0)"
-        if self.placing and (loop := thread_loops.ahead(limit, axis, indices, [*body, *tail])):
-            return loop
+        if self.early:
+            return thread_loops.ahead(limit, axis, indices, self.early, [*body, *tail])
         return self.walk(limit, axis, [*indices, *body, *tail])
 
     def walk(self, count: str, axis: str, lines: list[str]) -> list[str]:

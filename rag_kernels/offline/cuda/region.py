@@ -8,7 +8,9 @@ columns load together); a team reduces through warp shuffles or shared memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Self
 
 from rag_kernels.offline.codegen.c_types import stored_type
@@ -63,6 +65,7 @@ class CudaParameters:
         return not self.short
 
 
+Launch = Callable[[str], list[str]]  # from a kernel's name to the statements that launch it
 FEW_SUMS = 6  # of a row: ten took 72 registers, and 1024 threads may have 64 each
 FEW_BUFFERS = 12  # that a row reads or writes: each takes registers too
 
@@ -90,20 +93,21 @@ class CudaRegion(ReduceLoops):
         printer = Printer(nest, pointers, function.storage(), on_gpu(near=function.near))
         return cls(nest, printer, level, parameters=parameters, constants=constants, scratch=scratch)
 
-    def product(self, name: str, function: Function) -> tuple[list[str], list[str]] | None:
+    def product(self, name: str, function: Function) -> tuple[list[str], Launch] | None:
         """Return the kernel and its launch in tiles, or None if the region is no product (see `gemm.py`)."""
         kernel = self.product_kernel(function)
         if kernel is None:
             return None
         text, arguments, widths, _ = self.printed(kernel, name, function)
-        return text, kernel.launch(name, arguments, self.fits_indices(kernel, function), widths)
+        checks = self.fits_indices(kernel, function)
+        return text, partial(kernel.launch, arguments=arguments, checks=checks, widths=widths)
 
     def fits_indices(self, kernel: Kernel, function: Function) -> list[str]:
         """Return the C conditions under which the kernel's indices reach all elements."""
         known = sorted(self.buffers() - set(function.scratch)) if kernel.kind == "int" else []
         return [f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in known]
 
-    def hopper_product(self, name: str, function: Function) -> tuple[list[str], list[str], str] | None:
+    def hopper_product(self, name: str, function: Function) -> tuple[list[str], Launch, str] | None:
         """Return the kernel for Hopper's copy engine, its launch, and the C condition under which it may run."""
         kernel = self.product_kernel(function)
         p = self.parameters
@@ -117,9 +121,10 @@ class CudaRegion(ReduceLoops):
             return None
         text, arguments, widths, pointers = self.printed(made, name, function)
         conditions = [*self.fits_indices(made, function), made.condition(pointers)]
-        return text, made.hopper_launch(name, arguments, widths, pointers), " && ".join(["built", *conditions])
+        launch = partial(made.hopper_launch, arguments=arguments, widths=widths, pointers=pointers)
+        return text, launch, " && ".join(["built", *conditions])
 
-    def few_rows_product(self, name: str, function: Function) -> tuple[list[str], list[str], str] | None:
+    def few_rows_product(self, name: str, function: Function) -> tuple[list[str], Launch, str] | None:
         """Return the kernel for few rows, its launch, and the C condition under which it may run."""
         kernel = self.product_kernel(function)
         made = few_rows_kernel(kernel, self.parameters.few) if kernel else None
@@ -127,7 +132,12 @@ class CudaRegion(ReduceLoops):
             return None
         text, arguments, _, pointers = self.printed(made, name, function)
         conditions = [*self.fits_indices(made, function), made.condition(pointers)]
-        return text, made.few_launch(name, arguments), " && ".join(conditions)
+        return text, partial(made.few_launch, arguments=arguments), " && ".join(conditions)
+
+    def aligned(self, buffers: Iterable[str]) -> str:
+        """Return the C condition that the data of these buffers begins where vectors may."""
+        names = dict.fromkeys(map(c_name, buffers))
+        return f"aligned({{{', '.join(f'{n}_data' if n in self.scratch else f'{n}.data' for n in names)}}})"
 
     def buffers(self) -> set[str]:
         """Return the buffers that the region reads or writes."""
@@ -160,8 +170,8 @@ class CudaRegion(ReduceLoops):
         widths = kernel.widths(pointers)
         return kernel.text(name, parameters, body, widths), arguments, widths, pointers
 
-    def text(self, name: str, function: Function) -> tuple[list[str], list[str]]:
-        """Return the `__global__` function and the statements that launch it."""
+    def text(self, name: str, function: Function) -> tuple[list[str], Launch]:
+        """Return the `__global__` function, and what makes the statements that launch it by a name."""
         nest = self.nest
         body = {"point": self.point, "row": self.row, "column": self.column}[nest.schedule]()
         parameters, arguments = self.parameters_of(body, function)
@@ -170,7 +180,7 @@ class CudaRegion(ReduceLoops):
         reduced = " x ".join(loop.size for loop in nest.reduced)
         note = f"// {self.told}: {shape} " + (f"{nest.schedule}s of {reduced}" if reduced else "elements")
         head = f"{self.template}__global__ void {self.bounds}{name}({', '.join(parameters)}) {{"
-        return [note, head, *indent(body), "}"], self.launch(name, arguments)
+        return [note, head, *indent(body), "}"], partial(self.launch, arguments=arguments)
 
     @property
     def template(self) -> str:

@@ -150,11 +150,13 @@ def scatter_text(
     printer = Printer(nest, pointers, function.storage(), on_gpu(near=function.near))
     scratch = tuple(c_name(b) for b in function.scratch)
     kernel = CudaScatter(nest, printer, {}, parameters=parameters, constants=sizes.constants, scratch=scratch)
-    text, launch = kernel.text(name, function)
+    text, launched = kernel.text(name, function)
+    launch = launched(name)
     total = kernel.total(nest.outer)
     if wide := WideScatter.found(region, function, sizes, parameters):
-        rows, other = wide.text(f"{name}_wide", function)
+        rows, launched = wide.text(f"{name}_wide", function)
         text += rows
+        other = launched(f"{name}_wide")
         launch = [f"if ({wide.condition(f'{name}_wide')}) {{", *indent(other), "} else {", *indent(launch), "}"]
     dtype = function.specs[region.scattered.buffer].dtype
     batches = kernel.batches() if dtype in NEAR else None

@@ -17,26 +17,14 @@ from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
+from rag_kernels.offline.cuda.vectors import Vector
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
+from rag_kernels.offline.ir.parameters import c_name
 
 LANES = (2, 3)
 VECTOR_BYTES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Vector:
-    """What a thread loads or stores at once: a name, the C type of one element, and how many there are."""
-
-    name: str
-    ctype: str
-    count: int
-
-    @property
-    def type(self) -> str:
-        """Return the C type of the whole."""
-        return f"Pack<{self.ctype}, {self.count}>"
 
 
 @dataclass(slots=True)
@@ -65,9 +53,7 @@ class ShortLanes(CudaRegion):
 
     def condition(self, name: str) -> str:
         """Return when the kernel of this name may run, as C."""
-        pointers = dict.fromkeys(address.split(" + ")[0][:-2] for address in self.vectors)
-        data = ", ".join(f"{b}_data" if b in self.scratch else f"{b}.data" for b in pointers)
-        return " && ".join([*self.checks, f"aligned({{{data}}})"])
+        return " && ".join([*self.checks, self.aligned(vector.buffer for vector in self.vectors.values())])
 
     def find(self) -> bool:
         """Record what can be taken whole, and return whether all stores can."""
@@ -105,10 +91,8 @@ class ShortLanes(CudaRegion):
             element = f"{self.lane.count} * {element}" + (f" + {self.lane.var}" if stride else "")
             element += f" + {within}" if within else ""
         address = self.vector(value.buffer, access, self.many * (self.lane.count if layout == "lanes" else 1))
-        vector = self.vectors[address]
         text = f"{self.printer.pointers[value.buffer]}[{self.nest.offset(access)}]"
-        half = vector.ctype in {"__nv_bfloat16", "__half"}
-        self.loads[text] = f"float({vector.name}.x[{element}])" if half else f"{vector.name}.x[{element}]"
+        self.loads[text] = self.vectors[address].element(element)
 
     @property
     def axis_element(self) -> str:
@@ -147,8 +131,8 @@ class ShortLanes(CudaRegion):
         lanes = f"{self.many} * {self.axis.var}_q" + ("" if step == "1" else f" * {factor}")
         address = " + ".join([pointer, *self.nest.terms(access, self.nest.outer[:-1]), lanes])
         if address not in self.vectors:
-            name = f"{pointer[:-2]}_v{len(self.vectors) or ''}"
-            self.vectors[address] = Vector(name, stored_type(self.printer.storage[buffer], "cuda"), count)
+            name = f"{c_name(buffer)}_v{len(self.vectors) or ''}"
+            self.vectors[address] = Vector(name, buffer, stored_type(self.printer.storage[buffer], "cuda"), count)
         if step not in {"1", str(self.lane.count)}:
             self.checks[f"{factor} == {access.stride(self.axis.leaves[-1])}"] = None
         inner = access.steps.get(self.lane.leaves[-1])

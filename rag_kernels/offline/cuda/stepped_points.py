@@ -7,7 +7,6 @@ stores are those of `vectorized.py`.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
@@ -56,13 +55,8 @@ class SteppedPoints(VectorizedRegion):
         self.steady = {*self.loads.values(), *self.gathered.values()}
         for value in ir.walk(*nest.region.stores.values()):
             if isinstance(value, ir.Load) and self.reaches([value], self.along):
-                self.steady -= {self.vector_of(value)}
+                self.steady -= {self.names.get(value, "")}
         return True
-
-    def vector_of(self, value: ir.Load) -> str:
-        """Return the name of the vector that a load is read from; empty for one that is read by itself."""
-        text = f"{self.printer.pointers[value.buffer]}[{self.nest.offset(self.nest.accesses[value])}]"
-        return self.gathered.get(value) or self.loads.get(text, "")
 
     @staticmethod
     def reaches(values: list[ir.Value], loop: Loop) -> bool:
@@ -87,13 +81,8 @@ class SteppedPoints(VectorizedRegion):
         assert self.along
         return f"{self.total([self.along])} % {self.many} == 0 && {VectorizedRegion.condition(self, name)}"
 
-    def element_in(self, name: str) -> str:
-        element = VectorizedRegion.element_in(self, name)
-        return element if name in self.steady else element.replace(f"{name}.x", f"{name}[step].x")
-
-    def store(self, buffer: str, scope: Scope) -> list[str]:
-        name = self.targets[buffer]
-        return [f"{name}[step].x[u] = {self.printer.emit(self.stores[buffer], scope)};"]
+    def place_of(self, name: str) -> str:
+        return name if name in self.steady else f"{name}[step]"
 
     def spare(self, scope: Scope, but: set[ir.Atom]) -> None:
         """Compute in this scope what depends on none of these loops."""
@@ -122,32 +111,28 @@ class SteppedPoints(VectorizedRegion):
         self.spare(column, steps)
         inner = Scope(column)
         stores = [line for buffer in self.stores for line in self.store(buffer, inner)]
-        text = "\n".join([*column.lines, *inner.lines, *stores])
-        read = [n for n in [*self.loads.values(), *self.gathered.values()] if re.search(rf"\b{n}\[step\]", text)]
-        made = list(self.targets.values())
-        loads = [f"{n}[step] = *reinterpret_cast<const {self.types[n]}*>({self.addresses[n]});" for n in read]
-        once = [n for n in sorted(self.steady) if re.search(rf"\b{n}\.x", text)]
-        puts = [f"*reinterpret_cast<{self.types[n]}*>({self.addresses[n]}) = {n}[step];" for n in made]
+        read, made = self.in_order(self.read - self.steady), list(self.targets.values())
+        once = sorted(self.read & self.steady)
+        types = {name: vector.type for name, vector in self.vectors.items()}
+        loads = [f"{n}[step] = {self.load(n)};" for n in read]
+        puts = [f"*reinterpret_cast<{types[n]}*>({self.addresses[n]}) = {n}[step];" for n in made]
         return [
             "const int64_t number = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
             f"if (number >= {self.total(self.walked)}) return;",
             *self.indices(self.walked, "number"),
             *task.lines,
-            *(
-                f"const {self.types[n]} {n} = *reinterpret_cast<const {self.types[n]}*>({self.addresses[n]});"
-                for n in once
-            ),
-            *(f"{self.types[n]} {n}[{self.many}];" for n in dict.fromkeys([*read, *made])),
-            *(self.each_step(loads) if loads else []),
-            *self.each([*column.lines, *self.each_step([*inner.lines, *stores])]),
-            *self.each_step(puts),
+            *(f"const {types[n]} {n} = {self.load(n)};" for n in once),
+            *(f"{types[n]} {n}[{self.many}];" for n in dict.fromkeys([*read, *made])),
+            *(self.each_step(loads, read) if loads else []),
+            *self.each([*column.lines, *self.each_step([*inner.lines, *stores], [])]),
+            *self.each_step(puts, made),
         ]
 
-    def each_step(self, lines: list[str]) -> list[str]:
-        """Return the lines for each step of a thread."""
+    def each_step(self, lines: list[str], vectors: list[str]) -> list[str]:
+        """Return the lines for each step of a thread, which load or store these vectors."""
         assert self.along
         head = [f"const int64_t {self.along.var} = {self.many} * {self.along.var}_group + step;"]
-        if any(" * t" in line for line in lines):
+        if self.numbered & set(vectors):
             head.append(f"const int64_t t = {self.flat([*self.nest.outer, self.quad])};")
         return [
             "#pragma unroll",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Access, Poly, plus, text_of
 from rag_kernels.offline.codegen.statements import Scope
@@ -61,11 +60,11 @@ class StridedPoints(VectorizedRegion):
         where = value.buffer, nest.offset(address)
         if where not in self.pixels:
             name = self.name_of(value.buffer, address)
-            self.types[name] = f"Pack<{stored_type(value.storage, 'cuda')}, {self.width * step}>"
+            self.vectors[name] = replace(self.vectors[name], count=self.width * step)
             self.pixels[where] = name
         name = self.pixels[where]
         self.loads[text] = name
-        self.picks[text] = self.element_in(name).replace(".x[u]", f".x[{step} * u + {place}]")
+        self.picks[text] = self.element_in(name, f"{step} * u + {place}")
 
     def lies_inside(self, value: ir.Load, step: Poly, number: int) -> bool:
         """Return whether all elements of the last pixel lie in the tensor, and record what that asks of sizes."""

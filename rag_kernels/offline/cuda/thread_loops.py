@@ -8,13 +8,11 @@ before how often it runs, so that the compiler has several loads under way (a su
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rag_kernels.offline.codegen.reduction_levels import indent
 
 AHEAD = 4
-LOAD = re.compile(r"const float (v\d+) = (\w+_p\[.*\]);")
 
 
 def stepped(count: str, axis: str, lines: Sequence[str]) -> list[str]:
@@ -34,30 +32,26 @@ def counted(count: str, axis: str, lines: Sequence[str]) -> list[str]:
     ]
 
 
-def ahead(count: str, axis: str, indices: Sequence[str], lines: Sequence[str]) -> list[str] | None:
+def ahead(count: str, axis: str, indices: Sequence[str], loads: Mapping[str, str], lines: Sequence[str]) -> list[str]:
     """Return a loop that loads several elements before anything else.
 
-    Returns None where a load needs what was computed before it.
+    `loads` has where each float is loaded from, by name; the lines find it as element `b` of an array of that name.
     """
-    loads = [m.groups() for m in map(LOAD.fullmatch, lines) if m]
-    if not loads or any(re.search(r"\bv\d+\b", text) for _, text in loads):
-        return None
-    rest = [f"const float {m[1]} = {m[1]}_ahead[b];" if (m := LOAD.fullmatch(line)) else line for line in lines]
     each = f"for (int b = 0; b < {AHEAD}; ++b) {{"
     return [
         "{",
         f"  const int64_t own = {share(count, axis)};",
         "  auto some = [&](int64_t j, int many) {",
-        *(f"    float {name}_ahead[{AHEAD}];" for name, _ in loads),
+        *(f"    float {name}_ahead[{AHEAD}];" for name in loads),
         "    #pragma unroll",
         f"    {each}",
         f"      {element(axis, '(b < many ? j + b : j)')}",
-        *indent(indent(indent([*indices, *(f"{name}_ahead[b] = {text};" for name, text in loads)]))),
+        *indent(indent(indent([*indices, *(f"{name}_ahead[b] = {text};" for name, text in loads.items())]))),
         "    }",
         "    #pragma unroll",
         f"    {each}",
         "      if (b < many) {",
-        *indent(indent(indent(indent([element(axis, "(j + b)"), *indices, *rest])))),
+        *indent(indent(indent(indent([element(axis, "(j + b)"), *indices, *lines])))),
         "      }",
         "    }",
         "  };",

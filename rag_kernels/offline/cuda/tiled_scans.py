@@ -67,14 +67,14 @@ class TiledScans(VectorizedRegion):
         return [v for v in ir.walk(*self.values) if isinstance(v, ir.Scan)]
 
     @property
-    def vectors(self) -> int:
+    def row_vectors(self) -> int:
         """Return how many vectors a row of this problem has."""
         return -(-self.reduced_count() // self.width)
 
     @property
     def threads(self) -> int:
         """Return the threads of a block: as many as a short row wants."""
-        wanted = -(-self.vectors // self.most)
+        wanted = -(-self.row_vectors // self.most)
         return THREADS_OF_TILES if self.is_long else next((n for n in (32, 64, 128) if n >= wanted), THREADS)
 
     @property
@@ -89,7 +89,7 @@ class TiledScans(VectorizedRegion):
         return max(1, kept // self.width // len(self.scans_in_order()))
 
     def items(self) -> int:
-        return min(self.most, -(-self.vectors // self.threads))
+        return min(self.most, -(-self.row_vectors // self.threads))
 
     @property
     def item_index(self) -> str:
@@ -99,7 +99,8 @@ class TiledScans(VectorizedRegion):
         return f"{name}_kept[j]"
 
     def row(self) -> list[str]:
-        scope, names = Scope(), dict.fromkeys([*self.loads.values(), *self.gathered.values()])
+        scope = Scope()
+        self.held = tuple(self.in_order(set(self.names.values())))
         self.begin(scope)
         lines = [
             f"constexpr int ITEMS = {self.items()};",
@@ -123,8 +124,7 @@ class TiledScans(VectorizedRegion):
         inner.known |= known
         stores = [line for buffer in self.stores for line in self.store(buffer, inner)]
         passes += self.over_items([*inner.lines, *stores])
-        used = [name for name in names if self.uses.get(name)]
-        return [*lines, *scope.lines, *self.loaded([*self.keep(used), *passes], set(used))]
+        return [*lines, *scope.lines, *self.keep(), *passes]
 
     def over_items(self, lines: list[str]) -> list[str]:
         """Return the loop over a thread's vectors, as far as the row has them."""

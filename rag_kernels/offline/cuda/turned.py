@@ -20,6 +20,7 @@ from rag_kernels.offline.cuda.vectorized import VectorizedRegion, find_quads, ne
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
+from rag_kernels.offline.ir.parameters import c_name
 
 THREADS, LARGE, SMALL = 256, 64, 32  # of a block; elements of a tile's side
 LEAST, WIDE = 16, 4  # elements of either loop; of a vector
@@ -29,9 +30,12 @@ BANK = 4  # bytes: a tile's rows are one longer than a multiple of all banks, so
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What is read across: the text of the load, its name, the types of its elements in memory and in registers."""
+    """What is read across: the text of the load, its buffer, its name, the types of its elements in memory and in
+    registers.
+    """
 
     load: str
+    buffer: str
     name: str
     stored: str
     ctype: str
@@ -75,8 +79,8 @@ class TurnedPoints(VectorizedRegion):
         room = self.tile_bytes(size) + sum(self.tile_bytes(tile.itemsize) for tile in self.tiles) <= SHARED_BYTES
         if not room or text in {tile.load for tile in self.tiles}:
             return
-        name = f"{self.printer.pointers[value.buffer][:-2]}_tile{len(self.tiles) or ''}"
-        self.tiles.append(Tile(text, name, stored_type(value.storage, "cuda"), CTYPES[value.dtype], size))
+        name = f"{c_name(value.buffer)}_tile{len(self.tiles) or ''}"
+        self.tiles.append(Tile(text, value.buffer, name, stored_type(value.storage, "cuda"), CTYPES[value.dtype], size))
         steps = [access.steps.get(loop.leaves[-1], {}) for loop in others(self.across, self.nest)]
         for step in [*steps, access.constant]:
             if any(step):  # of sizes
@@ -98,13 +102,9 @@ class TurnedPoints(VectorizedRegion):
         large = [f"{self.total([loop])} >= {LEAST}" for loop in (self.across, self.nest.lane)]
         if self.width == 1:
             return " && ".join(large)
-        read = ", ".join(dict.fromkeys(self.data_of(tile.load.partition("[")[0][:-2]) for tile in self.tiles))
-        checks = [f"({self.across.size}) % {self.width} == 0", *self.checks, f"aligned({{{read}}})"]
+        aligned = self.aligned(tile.buffer for tile in self.tiles)
+        checks = [f"({self.across.size}) % {self.width} == 0", *self.checks, aligned]
         return " && ".join(dict.fromkeys([*large, *checks, VectorizedRegion.condition(self, name)]))
-
-    def data_of(self, buffer: str) -> str:
-        """Return the pointer to a buffer's data in the host function, as C."""
-        return f"{buffer}_data" if buffer in self.scratch else f"{buffer}.data"
 
     def counts(self) -> tuple[str, str]:
         """Return how many tiles there are along the lane and across it, as C."""
@@ -156,13 +156,12 @@ class TurnedPoints(VectorizedRegion):
             scope.lines.append(f"const {t.ctype} {t.name}_element = {t.name}{place};")
             scope.known[t.load] = f"{t.name}_element"
         stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
-        lines = self.loaded([*task.lines, *self.quad_lines([*scope.lines, *stores])], set())
+        lines = [*task.lines, *self.quad_lines([*scope.lines, *stores])]
         head = [
             f"const int64_t {self.quad.var} = first_l / {self.width} + threadIdx.x;",
             f"const int64_t {self.across.var} = first_a + threadIdx.y + {self.rows} * j;",
         ]
-        flat = self.flat([*self.nest.outer, self.quad])
-        number = [f"const int64_t t = {flat};"] if any(" * t)" in line for line in lines) else []
+        number = [f"const int64_t t = {self.flat([*self.nest.outer, self.quad])};"] if self.numbered else []
         return self.each_step(head, self.within(self.across, self.quad), [*number, *lines])
 
     def within(self, *loops: Loop) -> str:

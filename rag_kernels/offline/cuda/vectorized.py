@@ -9,8 +9,8 @@ for every level of reductions. Loads that do not lie side by side stay as they a
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
@@ -20,10 +20,12 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.reduce_loops import SCANNED
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
+from rag_kernels.offline.cuda.vectors import HALF_TYPES, Vector
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.parameters import c_name
 from rag_kernels.offline.ir.patterns import operands
 from rag_kernels.offline.ir.reductions import Kind
 
@@ -49,15 +51,20 @@ class VectorizedRegion(CudaRegion):
 
     axis: Loop | None = None
     width: int = 4  # elements of a vector
-    types: dict[str, str] = field(default_factory=dict)  # name -> C type of a vector of that tensor
+    vectors: dict[str, Vector] = field(default_factory=dict)  # by name
     addresses: dict[str, str] = field(default_factory=dict)  # name -> address
     starts: dict[str, tuple[str, str]] = field(default_factory=dict)  # the same: of its row, and where in that
+    numbered: set[str] = field(default_factory=set)  # names whose address is told by the number `t` of the thread
     shared: set[str] = field(default_factory=set)  # names of what all rows read alike
     strides: dict[str, None] = field(default_factory=dict)  # that must be multiples of four, as C
     loads: dict[str, str] = field(default_factory=dict)  # text of a scalar load -> name
+    names: dict[ir.Load, str] = field(default_factory=dict)  # the same by the load, those at computed places too
     targets: dict[str, str] = field(default_factory=dict)  # buffer -> name
     partials: list[str] = field(default_factory=list)  # sums that take four floats before they become double
-    uses: dict[str, int] = field(default_factory=dict)  # how many passes use a load
+    held: tuple[str, ...] = ()  # what a thread keeps of a row through all passes
+    started: bool = False  # whether a pass is printed, before which that is read
+    read: set[str] = field(default_factory=set)  # vectors whose elements this pass has asked for
+    made: set[str] = field(default_factory=set)  # those that it has made
     gathers: bool = True  # whether rows at computed places may be taken so
     gathered: dict[ir.Load, str] = field(default_factory=dict)  # loads at computed places, which hold for a whole row
     taken: list[Taken] = field(default_factory=list)  # what takes the elements of a vector together, in this pass
@@ -71,30 +78,33 @@ class VectorizedRegion(CudaRegion):
         return Loop(self.axis.leaves, f"{self.axis.var}_q", size, self.axis.count // self.width)
 
     @property
+    def first_element(self) -> str:
+        """Return the index of the first element of a quad, as C."""
+        return f"{self.width} * {self.quad.var}" if self.width > 1 else self.quad.var
+
+    @property
     def element(self) -> str:
         """Return the index of element `u` of a quad, as C."""
-        return f"{self.width} * {self.quad.var} + u" if self.width > 1 else self.quad.var
+        return f"{self.first_element} + u" if self.width > 1 else self.first_element
 
     def condition(self, name: str) -> str:
         """Return when the kernel of this name may run, as C."""
         assert self.axis
         if self.width == 1:
             return ""
-        places = (text for text in self.addresses.values() if not text.startswith("&"))
-        buffers = dict.fromkeys(text.split(" + ")[0][:-2] for text in places)
-        data = ", ".join(f"{b}_data" if b in self.scratch else f"{b}.data" for b in buffers)
         sizes = " && ".join(f"({size}) % {self.width} == 0" for size in dict.fromkeys([self.axis.size, *self.strides]))
-        return f"{sizes} && aligned({{{data}}})"
+        return f"{sizes} && {self.aligned(v.buffer for v in self.vectors.values())}"
 
     def name_of(self, buffer: str, access: Access) -> str:
         """Return a new name for the quad at this address."""
         assert self.axis
         pointer = self.printer.pointers[buffer]
-        name = f"{pointer[:-2]}_v{len(self.addresses) or ''}"
-        self.types[name] = f"Pack<{stored_type(self.printer.storage[buffer], 'cuda')}, {self.width}>"
-        nest, place = self.nest, self.element.removesuffix(" + u")
+        name = f"{c_name(buffer)}_v{len(self.addresses) or ''}"
+        self.vectors[name] = Vector(name, buffer, stored_type(self.printer.storage[buffer], "cuda"), self.width)
+        nest, quads = self.nest, replace(self.axis, var=self.first_element)
         rows = nest.schedule == "row"
-        within = " + ".join(nest.terms(access, nest.reduced if rows else [*nest.reduced, self.axis]))
+        loops = nest.reduced if rows else [*nest.reduced, self.axis]
+        within = " + ".join(nest.terms(access, [quads if loop.var == self.axis.var else loop for loop in loops]))
         if rows and self.width > 1 and nest.is_dense(access, nest.reduced):
             within = f"{self.width} * k"
         constant = [text_of(access.constant)] if access.constant else []
@@ -105,14 +115,14 @@ class VectorizedRegion(CudaRegion):
             and nest.is_dense(access, [*nest.outer, self.axis])
         ):
             self.addresses[name] = f"{pointer} + {self.width} * t"
+            self.numbered.add(name)
             return name
         if any(access.constant):  # of sizes
             self.strides.setdefault(text_of(access.constant))
         row = [*nest.terms(access, nest.outer), *constant]
         if not row:
             self.shared.add(name)
-        start = " + ".join([pointer, *row])
-        self.starts[name] = start, re.sub(rf"\b{self.axis.var}\b", place, within)
+        self.starts[name] = " + ".join([pointer, *row]), within
         self.addresses[name] = " + ".join(self.starts[name])
         inner = [self.nest.names[leaf] for leaf in self.axis.leaves]
         for _, step in access.values:
@@ -128,14 +138,22 @@ class VectorizedRegion(CudaRegion):
         name = self.targets.get(buffer)
         if name is None:
             return CudaRegion.store(self, buffer, scope)
-        text = self.printer.emit(self.stores[buffer], scope)
-        return [f"{name}.x[u] = {text};"]
+        return [self.put_element(name, self.printer.emit(self.stores[buffer], scope))]
+
+    def put_element(self, name: str, text: str) -> str:
+        """Return the statement that makes element `u` of a vector."""
+        self.made.add(name)
+        return f"{self.place_of(name)}.x[u] = {text};"
+
+    def place_of(self, name: str) -> str:
+        """Return what has the vector of this name, as C."""
+        return name
 
     def open_inner(self, scope: Scope) -> Scope:
         """Return the scope inside the loop over a quad's elements, where loads are its components."""
-        inner = Scope(scope)
-        inner.known |= {text: self.element_in(name) for text, name in self.loads.items()}
-        inner.known |= {load: self.element_in(name) for load, name in self.gathered.items()}
+        inner = Scope(scope, taken=self.read)
+        inner.vectors |= dict([*self.loads.items(), *self.gathered.items()])
+        inner.known |= {key: self.element_in(name) for key, name in inner.vectors.items()}
         return inner
 
     def begin(self, scope: Scope) -> None:
@@ -145,13 +163,12 @@ class VectorizedRegion(CudaRegion):
             steps = [f"{self.printer.emit(index, scope)} * ({text_of(stride)})" for index, stride in places]
             self.addresses[name] = " + ".join([self.addresses[name], *steps])
 
-    def element_in(self, name: str) -> str:
-        """Return element `u` of a vector as C, in the type in which arithmetic runs."""
-        return f"float({name}.x[u])" if self.is_half(name) else f"{name}.x[u]"
+    def element_in(self, name: str, place: str = "u") -> str:
+        """Return an element of a vector as C, in the type in which arithmetic runs."""
+        return self.vectors[name].element(place, self.place_of(name))
 
-    def is_half(self, name: str) -> bool:
-        """Return whether a vector's elements are floats of sixteen bits."""
-        return self.types[name].startswith(("Pack<__nv_bfloat16", "Pack<__half"))
+    def loads_ahead(self, found: list[ir.Reduce], kind: str) -> bool:
+        return False  # a vector is ahead enough
 
     def added_to(self, name: str, value: ir.Reduce, acc_type: str) -> str:
         if acc_type != "double" or value.kind is not Kind.SUM or value.dtype != "float32":
@@ -203,18 +220,14 @@ class VectorizedRegion(CudaRegion):
 
         With `before`, which every thread of the block runs, the rest is for threads that have a quad.
         """
-        text = "\n".join([*(before or []), *lines])
-        used = [
-            n for n in dict.fromkeys([*self.loads.values(), *self.gathered.values()]) if re.search(rf"\b{n}\.x", text)
-        ]
-        made = [n for n in self.targets.values() if re.search(rf"\b{n}\.x", text)]
-        for name in used:
-            self.uses[name] = self.uses.get(name, 0) + 1
+        used, made = self.in_order(self.read), [name for name in self.targets.values() if name in self.made]
+        self.read.clear()
+        self.made.clear()
         sums, self.partials = self.partials, []
         taken, self.taken = self.taken, []
-        inside = "inside ? @{0}@ : {1}{{}}" if before is not None else "@{0}@"
+        vectors, inside = self.vectors, "inside ? {0} : {1}{{}}" if before is not None else "{0}"
         rest = [
-            *(f"{self.types[n]} {n};" for n in made),
+            *(f"{vectors[n].type} {n};" for n in made),
             *(f"float {n}_f = 0;" for n in sums),
             *(line for t in taken for line in self.declared(t)),
             *self.each(lines),
@@ -224,7 +237,12 @@ class VectorizedRegion(CudaRegion):
         ]
         if before is not None:
             rest = [*before, "if (inside) {", *indent(rest), "}"]
-        return [*(f"const {self.types[n]} {n} = {inside.format(n, self.types[n])};" for n in used), *rest]
+        loads = {n: inside.format(self.loaded(n), vectors[n].type) for n in used}
+        return [*(f"const {vectors[n].type} {n} = {load};" for n, load in loads.items()), *rest]
+
+    def in_order(self, names: set[str]) -> list[str]:
+        """Return the names of vectors that are loaded, in the order in which they were found."""
+        return [n for n in dict.fromkeys([*self.loads.values(), *self.gathered.values()]) if n in names]
 
     def declared(self, taken: Taken) -> list[str]:
         """Return the declaration of an array that takes a vector's elements."""
@@ -232,16 +250,15 @@ class VectorizedRegion(CudaRegion):
 
     def put(self, name: str) -> str:
         """Return the statement that stores a quad."""
-        return f"*reinterpret_cast<{self.types[name]}*>({self.addresses[name]}) = {name};"
+        return f"*reinterpret_cast<{self.vectors[name].type}*>({self.addresses[name]}) = {name};"
 
-    def loaded(self, lines: list[str], kept: set[str]) -> list[str]:
-        """Return the lines with the marks of `quad_lines` replaced by loads or by what the thread keeps."""
+    def load(self, name: str) -> str:
+        """Return the load of a quad, as C."""
+        return f"*reinterpret_cast<const {self.vectors[name].type}*>({self.addresses[name]})"
 
-        def load(name: str) -> str:
-            text = f"*reinterpret_cast<const {self.types[name]}*>({self.addresses[name]})"
-            return self.kept_or_loaded(name, text) if name in kept else text
-
-        return [re.sub(r"@(\w+)@", lambda m: load(m.group(1)), line) for line in lines]
+    def loaded(self, name: str) -> str:
+        """Return a quad as C: what the thread keeps of it, or the load."""
+        return self.kept_or_loaded(name, self.load(name)) if name in self.held else self.load(name)
 
     def kept_or_loaded(self, name: str, load: str) -> str:
         """Return a quad that is kept for rows short enough, and loaded otherwise, as C."""
@@ -264,7 +281,7 @@ class VectorizedRegion(CudaRegion):
             f"const int64_t t = int64_t({self.block}) * blockDim.x + threadIdx.x;",
             f"if (t >= {self.total(loops)}) return;",
         ]
-        return [*head, *self.indices(loops, "t"), *self.loaded(lines, set())]
+        return [*head, *self.indices(loops, "t"), *lines]
 
     def settle_lane(self, task: Scope) -> None:
         """Compute the values that a vector's elements have in common: nvcc does not where a function may branch."""
@@ -295,24 +312,33 @@ class VectorizedRegion(CudaRegion):
     # Rows -----------------------------------------------------------------------------------------------------
 
     def row(self) -> list[str]:
-        lines = CudaRegion.row(self)
-        kept = [] if self.has_scan() else self.kept_names() or self.loaded_ahead()  # a scan goes over it in stretches
+        kept = [] if self.has_scan() else self.kept_names() or self.kept_of_one()  # a scan goes over it in stretches
         if len(kept) > FEW_KEPT:
             kept = [name for name in kept if not self.is_shared(name)]
-        first = next((i for i, line in enumerate(lines) if "auto sweep" in line), len(lines))
-        return self.loaded([*lines[:first], *self.keep(kept), *lines[first:]], set(kept))
+        self.held = tuple(kept)
+        return CudaRegion.row(self)
+
+    def uses(self) -> Counter[str]:
+        """Return how many passes over a row read each quad."""
+        passes = [[v.arg for v in self.reductions(level)] for level in range(1, self.top + 1)]
+        found: Counter[str] = Counter()
+        for roots in [*passes, list(self.inner_stores().values())]:
+            values = ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce))
+            found.update(self.in_order({self.names.get(v, "") for v in values if isinstance(v, ir.Load)}))
+        return found
 
     def kept_names(self) -> list[str]:
         """Return the quads that more than one pass uses."""
-        return [name for name, count in self.uses.items() if count > 1]
+        return [name for name, count in self.uses().items() if count > 1]
 
-    def loaded_ahead(self) -> list[str]:
+    def kept_of_one(self) -> list[str]:
         """Return the quads of a row that is read once: kept, all are on their way before the first is waited for.
 
         Of several tensors, or of four bytes an element, a thread was no quicker so.
         """
-        alone = len(self.uses) == 1 and self.reads_once() and self.items() > 1
-        return [name for name in self.uses if alone and self.is_half(name)]
+        names = [*self.uses()]
+        alone = len(names) == 1 and self.reads_once() and self.items() > 1
+        return [name for name in names if alone and self.vectors[name].ctype in HALF_TYPES]
 
     def is_shared(self, name: str) -> bool:
         """Return whether all rows read this vector alike (a norm's weights): the cache has it then."""
@@ -328,15 +354,14 @@ class VectorizedRegion(CudaRegion):
         """Return the C condition that the row has that quad."""
         return f"k < {self.quads}"
 
-    def keep(self, names: list[str]) -> list[str]:
+    def keep(self) -> list[str]:
         """Return statements that load a thread's quads of a row before the first pass."""
-        if not names:
+        if not self.held:
             return []
-        vectors = {n: f"*reinterpret_cast<const {self.types[n]}*>({self.addresses[n]})" for n in names}
-        loads = [f"{n}_kept[ITEMS ? j : 0] = {vectors[n]};" for n in names]
+        loads = [f"{n}_kept[ITEMS ? j : 0] = {self.load(n)};" for n in self.held]
         inside = [*self.indices([*self.nest.reduced[:-1], self.quad], "k"), *loads]
         return [
-            *(f"{self.types[n]} {n}_kept[ITEMS ? ITEMS : 1];" for n in names),
+            *(f"{self.vectors[n].type} {n}_kept[ITEMS ? ITEMS : 1];" for n in self.held),
             *self.each_item([f"if ({self.item_exists}) {{", *indent(inside), "}"]),
         ]
 
@@ -365,7 +390,8 @@ class VectorizedRegion(CudaRegion):
         indices = self.indices([*self.nest.reduced[:-1], self.quad], "k")
         lines = [*indices, *self.quad_lines([*body, *tail])]
         number = self.printer.name("sweep")
-        return [f"auto {number} = [&](int64_t k, int j) {{", *indent(lines), "};", *self.each_quad(number)]
+        before, self.started = [] if self.started else self.keep(), True
+        return [*before, f"auto {number} = [&](int64_t k, int j) {{", *indent(lines), "};", *self.each_quad(number)]
 
     def each_quad(self, function: str) -> list[str]:
         """Return the calls of a pass's function, one for each quad of the row that this thread has."""
@@ -484,11 +510,12 @@ def find_quads(found: VectorizedRegion) -> bool:
             if nest.accesses[v].values and not found.gathers:
                 continue
             if nest.accesses[v].values:
-                found.gathered[v] = found.name_of(v.buffer, nest.accesses[v])
+                found.gathered[v] = found.names[v] = found.name_of(v.buffer, nest.accesses[v])
                 continue
             text = f"{found.printer.pointers[v.buffer]}[{nest.offset(nest.accesses[v])}]"
             if text not in found.loads:
                 found.loads[text] = found.name_of(v.buffer, nest.accesses[v])
+            found.names[v] = found.loads[text]
     return bool(found.loads or found.targets or found.gathered)
 
 

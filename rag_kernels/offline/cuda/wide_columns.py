@@ -75,7 +75,7 @@ class WideColumns(VectorizedRegion):
         last = self.open_inner(tail)
         stores = [line for buffer in self.stores if buffer not in on_the_way for line in self.store(buffer, last)]
         end = ["if (active && threadIdx.y == 0) {", *indent(self.quad_lines([*last.lines, *stores])), "}"]
-        return [*head, *self.loaded([*scope.lines, *loop, *joined, *end], set())]
+        return [*head, *scope.lines, *loop, *joined, *end]
 
     def every(self, line: str) -> list[str]:
         """Return a statement for each of a thread's columns."""

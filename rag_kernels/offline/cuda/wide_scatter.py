@@ -64,12 +64,13 @@ class WideScatter(VectorizedRegion):
         self.addresses[target] = " + ".join([self.addresses[target], *steps])
         scope = self.open_inner(task)
         text = self.printer.emit(scattered.value, scope)
-        lines = [*task.lines, *self.quad_lines([*scope.lines, f"{target}.x[u] = {text};"])]
+        store = self.put_element(target, text)
+        lines = [*task.lines, *self.quad_lines([*scope.lines, store])]
         head = [
             "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
             f"if (t >= {self.total(loops)}) return;",
         ]
-        return [*head, *self.indices(loops, "t"), *self.loaded(lines, set())]
+        return [*head, *self.indices(loops, "t"), *lines]
 
     def put(self, name: str) -> str:
         kind = self.scattered.kind

@@ -22,6 +22,7 @@ from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.parameters import c_name
 from rag_kernels.offline.ir.patterns import operands, strip
 from rag_kernels.offline.ir.reductions import Kind
 
@@ -151,7 +152,7 @@ class WindowLanes(CudaRegion):
             kept *= loop.count
         if not width or kept > self.most_bytes:
             return
-        name = f"{self.printer.pointers[value.buffer][:-2]}_v{len(self.spans) or ''}"
+        name = f"{c_name(value.buffer)}_v{len(self.spans) or ''}"
         span = Span(name, value, step, rest, width, first, count, read)
         self.spans[text] = span
         terms = ["u" if step == 1 else f"u * {step}", *nest.terms(access, taps)]
@@ -287,17 +288,14 @@ class WindowLanes(CudaRegion):
 
     def condition(self, name: str) -> str:
         """Return when the kernel of this name may run, as C."""
-        pointers = dict.fromkeys(self.printer.pointers[b][:-2] for b in self.stores)
-        pointers |= dict.fromkeys(self.printer.pointers[span.value.buffer][:-2] for span in self.spans.values())
-        data = ", ".join(f"{p}_data" if p in self.scratch else f"{p}.data" for p in pointers)
-        return " && ".join([*self.checks, f"aligned({{{data}}})"])
+        return " && ".join([*self.checks, self.aligned([*self.stores, *(s.value.buffer for s in self.spans.values())])])
 
     def begin(self, scope: Scope) -> None:
         scope.known.update(self.known_loads)
 
     def vector(self, buffer: str) -> str:
         """Return the name of what a thread stores in a buffer."""
-        return f"{self.printer.pointers[buffer][:-2]}_v"
+        return f"{c_name(buffer)}_v"
 
     def store(self, buffer: str, scope: Scope) -> list[str]:
         return [f"{self.vector(buffer)}.x[u] = {self.printer.emit(self.stores[buffer], scope)};"]

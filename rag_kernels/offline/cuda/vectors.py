@@ -1,0 +1,32 @@
+"""A vector: neighbouring elements of a tensor that a thread loads or stores at once.
+
+Comes in: a buffer, how its elements are stored, and how many are taken. Goes out: the C type, and the C name by which
+a kernel has it. Knows nothing of loops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HALF_TYPES = frozenset({"__nv_bfloat16", "__half"})
+"""C types of floats of sixteen bits, which arithmetic takes as float."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """What a thread takes at once: its name, the buffer, the C type of an element, and how many there are."""
+
+    name: str
+    buffer: str
+    ctype: str
+    count: int
+
+    @property
+    def type(self) -> str:
+        """Return the C type of the whole."""
+        return f"Pack<{self.ctype}, {self.count}>"
+
+    def element(self, place: str, array: str = "") -> str:
+        """Return the element at a place as C, in the type in which arithmetic runs; `array` is what has the vector."""
+        text = f"{array or self.name}.x[{place}]"
+        return f"float({text})" if self.ctype in HALF_TYPES else text
