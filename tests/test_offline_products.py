@@ -13,9 +13,11 @@ from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, worst_ratio
 from support.product_cases import CASES
 
+from rag_kernels.offline import compose
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.fusion.planner import Split
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -82,6 +84,21 @@ def test_a_cuda_product_serves_sizes_that_are_not_aligned(
     assert plan is not None and "float4*>" in plan.candidate.source
     assert ("multiply(part" in plan.candidate.source) == bool(tensor)
     assert worst_ratio(odd, numbers.caller(plan, odd, tmp_path)) < numbers.RATIO
+
+
+def test_a_strided_dimension_that_is_split_has_no_table_of_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long mean of a transposed convolution runs in parts: a third of its results was wrong on a GPU."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    monkeypatch.setattr(compose, "split_of", lambda parameters: Split(128, length=64))
+    init = "self.c = nn.ConvTranspose2d(16, 64, 3, stride=2, padding=1, output_padding=1)"
+    fp = functional(
+        "split", Case("return self.c(x).mean((2, 3)) * y", "torch.randn(1, 16, 68, 2)", "torch.ones(1)", init=init)
+    )
+    plan = write(fp, CudaParameters(products=2))
+    assert plan is not None and "multiply(part" in plan.candidate.source
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 
 
 def test_no_nest_runs_over_more_than_it_computes(tmp_path: Path) -> None:

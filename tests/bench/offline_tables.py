@@ -11,6 +11,7 @@ figures are rounded: a speed-up to two places.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import re
 import statistics
@@ -124,8 +125,13 @@ def as_text(sections: Sequence[Section]) -> list[str]:
 
 def read(files: Iterable[Path]) -> list[Row]:
     """Rows of several files; of a problem that was run twice with the same parameter changed, or none, the later."""
-    rows = [json.loads(line) for f in files if f.is_file() for line in f.read_text().splitlines()]
+    rows = [json.loads(line) for f in files if f.is_file() for line in lines_of(f)]
     return list({(r["level"], r["name"], r.get("tune")): r for r in rows}.values())
+
+
+def lines_of(file: Path) -> list[str]:
+    """The lines of a text file, or of one that is packed by gzip."""
+    return (gzip.decompress(file.read_bytes()).decode() if file.suffix == ".gz" else file.read_text()).splitlines()
 
 
 def tables(rows: Sequence[Row]) -> list[str]:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from offline_kernelbench import ran_out
-from offline_tables import BEGUN, Row, by_family, family, geomean, number_of, verified
+from offline_tables import BEGUN, Row, by_family, family, geomean, lines_of, number_of, verified
 
 from rag_kernels.eval.records import bars
 from rag_kernels.ingest.functional.functionalize import SCALED
@@ -56,8 +56,7 @@ def read(files: Iterable[Path]) -> list[Row]:
     """Rows of several files; of one problem in one class the last that says how it came out."""
     found: dict[tuple[str, str, str], Row] = {}
     for file in files:
-        text = gzip.decompress(file.read_bytes()).decode() if file.suffix == ".gz" else file.read_text()
-        for line in text.splitlines():
+        for line in lines_of(file):
             row = json.loads(line)
             if row.get("confirm"):  # of `many_kernels`, for an archive
                 continue

@@ -8,7 +8,9 @@ term names the bits that it needs.
 
 from __future__ import annotations
 
-from rag_kernels.offline.codegen.contraction import Side, guard_text
+from collections.abc import Sequence
+
+from rag_kernels.offline.codegen.contraction import Phase, Side, guard_text
 from rag_kernels.offline.codegen.loop_nest import Loop
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
@@ -28,18 +30,21 @@ def can_step(kernel: Kernel, side: Side) -> bool:
     if kernel.kind != "int" or not several or len(side.loads) != 1:
         return False
     access = c.nest.accesses[side.loads[0]]
-    exact = not access.values or (bool(c.phases) and all(divided(v) for v, _ in access.values))
+    exact = all(divided(v, c.phases) for v, _ in access.values)
     loops = [depth_loop(kernel, g) for g in side.guards]
     return exact and None not in loops and sum(loop.count for loop in loops if loop) <= LANE
 
 
-def divided(value: ir.Value) -> bool:
-    """Return whether a value is a position over the stride.
+def divided(value: ir.Value, phases: Sequence[Phase]) -> bool:
+    """Return whether a value is a position over the stride, of an output and a window that have a phase.
 
-    Within a phase that division is exact, so that the position may be split into lane and term.
+    Within a phase that division is exact, so that the position may be split into lane and term. Where an output's loop
+    was split into parts it has no phases: the quotient's remainder is another one in each lane.
     """
     found = operands(value, Operator.QUOTIENT)
-    return bool(found) and all(isinstance(a, ir.Index | ir.Const) for a in found or ())
+    exact = [{loop for loop in (p.output, p.window) if loop} for p in phases]
+    named = {atom for a in found or () for atom in ir.own_atoms(a)}
+    return bool(found) and named in exact and all(isinstance(a, ir.Index | ir.Const) for a in found or ())
 
 
 def depth_loop(kernel: Kernel, guard: ir.Index) -> Loop | None:
