@@ -25,7 +25,7 @@ from rag_kernels.offline.ir.patterns import (
 )
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite
-from rag_kernels.offline.lowering.lower import Lowered, Stored
+from rag_kernels.offline.lowering.lower import Lowered, Stored, with_values
 
 STREAMED = 4  # sums of exponentials of narrow rows, of which nothing is stored, run in one pass from so much less on
 Row = tuple[ir.Value, frozenset[ir.Atom]]  # what is reduced, and over which loops
@@ -37,8 +37,7 @@ def one_pass(lowered: Lowered, kept: int) -> Lowered:
     values = [step.value for step in lowered.steps if isinstance(step, Stored)]
     inside = {a for v in values for group in v.dims for a in ir.leaves(group)}
     change.collect(values, inside)
-    steps = tuple(replace(s, value=rewrite(s.value, change)) if isinstance(s, Stored) else s for s in lowered.steps)
-    return replace(lowered, steps=steps)
+    return replace(lowered, steps=tuple(with_values(step, lambda v: rewrite(v, change)) for step in lowered.steps))
 
 
 @dataclass(slots=True)

@@ -7,7 +7,9 @@ results first, then the rest. Knows nothing of languages.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.fusion.loops import Key, key_of, ordered, reductions
@@ -66,6 +68,7 @@ class Planner:
     buffers: dict[str, TensorSpec]
     regions: list[Region | Library] = field(default_factory=list)
     stored: dict[ir.Value, ir.Value] = field(default_factory=dict)  # reductions already written -> loads of them
+    pairs: dict[Hashable, ir.Value] = field(default_factory=dict)  # what is taken of a running pair -> the first such
     halves: dict[ir.Value, ir.Reduce] = field(default_factory=dict)
     scans: dict[ir.Value, ir.Value] = field(default_factory=dict)  # long scans -> the same in parts
     whole: set[ir.Value] = field(default_factory=set)  # reductions that some step wants whole, with another pass
@@ -104,7 +107,7 @@ class Planner:
 
     def store(self, buffer: str, value: ir.Value, slot: ir.Slot | None = None) -> None:
         """Add the region that writes a value, after the regions of the reductions that it cannot hold."""
-        value = rewrite(rewrite(value, self.stored.get), self.narrowed)
+        value = rewrite(rewrite(value, self.loaded), self.narrowed)
         root = ir.tree_atoms(value) | {a for g in value.dims for a in ir.leaves(g)}
         found = reductions(value)
         main = None
@@ -216,6 +219,8 @@ class Planner:
         """Return a load in place of a reduction that has other loops than the region, or None to keep the value."""
         if isinstance(value, ir.Op) and main and is_costly_of_rows(value, main):
             return self.load_of(value)
+        if is_of_pair(value) and key_of(value.args[0]) != main:
+            return self.load_of(value)  # a pair itself is no tensor's element
         if not isinstance(value, ir.Reduce | ir.Scan):
             return None
         if key_of(value) != main:
@@ -224,8 +229,17 @@ class Planner:
             return replace(value, arg=self.load_of(value.arg))
         return None
 
+    def first(self, value: ir.Value) -> ir.Value:
+        """Return the value itself, or the first one that takes the same of the same running pair."""
+        return self.pairs.setdefault((value.operator, value.dims, value.args[0]), value) if is_of_pair(value) else value
+
+    def loaded(self, value: ir.Value) -> ir.Value | None:
+        """Return a load of a value if it is stored."""
+        return self.stored.get(self.first(value))
+
     def load_of(self, value: ir.Value) -> ir.Value:
         """Return a load of a value, which is stored now if it was not."""
+        value = self.first(value)
         if value not in self.stored:
             name = f"part{len(self.stored)}"
             while name in self.buffers:
@@ -407,6 +421,11 @@ def is_looked_up_often(value: ir.Value, loops: set[ir.Atom]) -> bool:
     own, laid = ir.tree_atoms(value), {leaf for group in value.dims for leaf in ir.leaves(group)}
     few = own == laid and own < loops and USED_OFTEN * ir.size_of(own) <= ir.size_of(loops)
     return few and value.dtype in ITEMSIZE and any(map(is_lookup, ir.walk(value)))
+
+
+def is_of_pair(value: ir.Value) -> TypeGuard[ir.Op]:
+    """Return whether a value is one number of a running pair: a softmax's maximum or sum, an extreme or its place."""
+    return isinstance(value, ir.Op) and bool(value.operator.traits.pair) and isinstance(value.args[0], ir.Reduce)
 
 
 def is_column(value: ir.Reduce) -> bool:
