@@ -37,6 +37,19 @@ def compiled_step(model: torch.nn.Module, **how: Any) -> torch.nn.Module:
     return step
 
 
+TRACING = ("PythonDispatcher", "Python", "PythonTLSSnapshot")  # keys of what dispatches while something is traced
+
+
+def dispatch_plainly() -> None:
+    """Take PyTorch's tracing dispatchers off this thread, in which nothing is traced now.
+
+    A compilation that ends inside a module's own `torch.inference_mode` leaves them on in PyTorch 2.11, some time after
+    (as the error's frames are freed), and it is an internal error to compute anything then.
+    """
+    for key in TRACING:
+        torch._C._dispatch_tls_set_dispatch_key_included(getattr(torch._C.DispatchKey, key), False)
+
+
 class Stop(BaseException):
     """Ends a compilation before it computes; none of the compiler's own handlers takes it for an error."""
 

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import Recipe, compose
 from rag_kernels.eval.buffers.shared_arena import ArenaLayout, attach
-from rag_kernels.eval.children.baseline_variants import compile_ahead, make
+from rag_kernels.eval.children.baseline_variants import compile_ahead, dispatch_plainly, make
 from rag_kernels.eval.children.bound_module import BoundModule
 from rag_kernels.eval.children.gpu_buffers import answers, flush_caches
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
@@ -207,6 +207,7 @@ class Reference:
         """Do what is asked; the reply, and descriptors that go with it. Those that are timed come first."""
         reply: ReferenceReply = Done()
         made: list[int] = []
+        dispatch_plainly()
         match request:
             case CallVariant(variant, calls, begin_s):
                 reply = self.call(variant, calls, begin_s)
