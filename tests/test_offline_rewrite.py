@@ -150,6 +150,17 @@ def test_a_tensor_that_a_loop_fills_is_a_chain_of_steps(tmp_path: Path) -> None:
     assert plan is not None and worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 
 
+def test_a_tensor_that_a_loop_fills_wholly_is_a_stack(tmp_path: Path) -> None:
+    """Who reads it loads an element, and does not ask of each step whether it was written there."""
+    body = "h = torch.zeros_like(x);for t in range(5): h[:, t] = x[:, t] + h[:, t - 1] * 0.5;return h * y, h.sum(1)"
+    fp = functional("whole", Case(body, "torch.randn(3, 5, 40)", "torch.randn(40)"))
+    made, said = simplified(fp)
+    assert said[-1] == "a tensor that is filled place by place stacked"
+    assert "stack" in operators(made) and "select_scatter" in operators(fp) and "select_scatter" not in operators(made)
+    plan = write(made, CpuParameters())
+    assert plan is not None and worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
 def test_dead_code_is_never_lowered() -> None:
     """A result that nobody needs is never functionalized; and what is never asked for is never stored."""
     body = "h = torch.exp(x); torch.i0(h); return x + y"

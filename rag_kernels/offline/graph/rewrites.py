@@ -16,7 +16,7 @@ from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec, Value
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.graph.subgraph_match import refs_of, specs_of
-from rag_kernels.offline.graph.written_places import read_through, renamed
+from rag_kernels.offline.graph.written_places import read_through, renamed, stacked
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d"})
@@ -34,13 +34,16 @@ class Rewrite:
 
 
 def simplified(fp: FunctionalProblem) -> tuple[FunctionalProblem, tuple[str, ...]]:
-    """Return the problem without factors of 1 and reads of what was just written, and labels of what was dropped.
+    """Return the problem without factors of 1 and reads of what was just written, and labels of what was changed.
 
     x * 1 and x / 1 are x, for NaN and -0 as well; a factor that changes dtype or shape is kept.
     """
     read = read_through(fp)
-    labels = ("reads of what was just written dropped",) if tuple(read) != fp.nodes else ()
+    labels: tuple[str, ...] = ("reads of what was just written dropped",) if tuple(read) != fp.nodes else ()
     fp = live(fp, read) if labels else fp
+    filled = stacked(fp.nodes, fp.results, specs_of(fp))
+    if tuple(filled) != fp.nodes:
+        fp, labels = live(fp, filled), (*labels, "a tensor that is filled place by place stacked")
     specs, same = specs_of(fp), dict[str, Ref]()
     for node in fp.nodes:
         if base_name(node.op) in {"mul", "div"} and len(node.args) == 2 and not node.kwargs and node.args[1] == 1:

@@ -2,18 +2,20 @@
 
 Comes in: a graph. Goes out: the same one, where a place that was written last is read from what was written there, and
 a place that the last write left alone from the tensor as it was before. A loop that fills a tensor row by row so stays
-a chain of steps; otherwise each step would ask of every write before it whether that was here.
+a chain of steps; otherwise each step would ask of every write before it whether that was here. Where all rows were
+written, the tensor is their stack, and who reads it asks nothing.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec, Value
 from rag_kernels.offline.graph.nodes import given
-from rag_kernels.offline.graph.subgraph_match import specs_of
+from rag_kernels.offline.graph.subgraph_match import refs_of, specs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,35 @@ def read_through(fp: FunctionalProblem) -> list[Node]:
             same[node.name] = found
         made[node.name] = node
     return list(made.values())
+
+
+def stacked(nodes: Sequence[Node], results: Sequence[str], specs: Mapping[str, TensorSpec]) -> list[Node]:
+    """Return the nodes with a stack in place of the last of writes that fill every place of a dimension, one each."""
+    made = {node.name: node for node in nodes}
+    uses = Counter([*results, *(name for node in nodes for name in refs_of(node))])
+    return [_stack_of(node, made, uses, specs) or node for node in nodes]
+
+
+def _stack_of(
+    node: Node, made: Mapping[str, Node], uses: Mapping[str, int], specs: Mapping[str, TensorSpec]
+) -> Node | None:
+    """Return the stack of what a chain of writes that ends here wrote, or None where a place is left as it was."""
+    last = places(node, specs) if base_name(node.op) == "select_scatter" else None
+    if last is None:
+        return None
+    spec, written, step = node.outputs[0], dict[int, Ref](), node
+    while (here := places(step, specs)) is not None and base_name(step.op) == "select_scatter" and here.dim == last.dim:
+        before, piece = step.args[:2]
+        if not isinstance(piece, Ref) or piece.name not in specs or specs[piece.name].dtype != spec.dtype:
+            return None
+        written.setdefault(here.at[0], piece)
+        if not isinstance(before, Ref) or uses[before.name] != 1 or before.name not in made:
+            break
+        step = made[before.name]
+    if len(written) != spec.shape[last.dim]:
+        return None
+    pieces = tuple(written[at] for at in range(len(written)))
+    return Node(node.name, "aten.stack.default", (pieces, last.dim), (), node.outputs)
 
 
 def renamed(node: Node, same: Mapping[str, Ref]) -> Node:
