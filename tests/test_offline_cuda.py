@@ -30,8 +30,12 @@ CASES = {
         ),
     ),
     "rows of no multiple of four": (
-        "forward_0<<<",
-        Case("return x.softmax(-1) + y", "torch.randn(5, 201)", "torch.randn(201)"),
+        "row_block(small(n",
+        Case(
+            "return x.softmax(-1) + y, x.view(-1)[:960].view(64, 5, 3).softmax(-1), x.view(-1)[:45].view(9, 5).sum(1)",
+            "torch.randn(5, 201)",
+            "torch.randn(201)",
+        ),
     ),
     "long rows": (
         "MaxSum",
@@ -98,7 +102,7 @@ CASES = {
     "scans in reductions": (
         "_q[u]",
         Case(
-            "return x.cumsum(-1).softmax(-1) + y, (x > 0).cumsum(-1).amax(-1)",
+            "return x.cumsum(-1).softmax(-1) + y, (x > 0).cumsum(-1).amax(-1), x[:, :101].cumsum(-1).softmax(-1)",
             "torch.randn(2, 4501)",
             "torch.randn(4501)",
         ),
@@ -183,8 +187,12 @@ CASES = {
         ),
     ),
     "team columns": (
-        "column_reduce",
-        Case("return x / x.sum(0), x.amax(0) + y", "torch.randn(130, 40)", "torch.randn(40)"),
+        "dim3(4, 32)",
+        Case(
+            "z = x[:, :3]; return x / x.sum(0), x.amax(0) + y, z / z.norm(dim=0), z.argmax(0), z[:, :1].amin(0)",
+            "torch.randn(130, 40)",
+            "torch.randn(40)",
+        ),
     ),
 }
 
@@ -339,12 +347,33 @@ BATCH_NORMS = (
         ),
         (Case("return x.cumsum(1) * y", "torch.randn(300, 41)", "torch.ones(1)"), "row_scan(", "of_earlier"),
         (
+            Case("return (x / x.sum(1, True)).cumsum(1) * y", "torch.randn(300, 129)", "torch.ones(1)"),
+            "<<<blocks(n0), 64, ",
+            "LONG_THREADS, 0",
+        ),
+        (
+            Case(
+                "p = (x / y).softmax(-1); k = p.topk(9)[0][:, -1:];"
+                "p = torch.where(p < k, 0.0, p); return p / p.sum(-1, True)",
+                "torch.randn(4, 70000)",
+                "torch.ones(4, 1)",
+            ),
+            "= merge(acc",
+            "_p[i0] = float(acc",
+        ),
+        (
             Case("return F.conv2d(x, y, groups=8)", "torch.randn(2, 8, 64, 64)", "torch.randn(8, 1, 3, 1)"),
             "i2_group",
             "(n3 * n4)",
         ),
     ],
-    ids=["stores that nobody reads", "many rows of an odd length", "windows along columns alone"],
+    ids=[
+        "stores that nobody reads",
+        "many rows of an odd length",
+        "threads beside a short row",
+        "a softmax by one way for a sort and by another one behind it",
+        "windows along columns alone",
+    ],
 )
 def test_what_made_kernels_slower_than_before_stays_out(case: Case, about: str, without: str) -> None:
     """Copies in double beside a residual block, 0.83 of the speed; running sums 0.42; depthwise convolutions 0.59."""

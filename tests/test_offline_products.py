@@ -43,6 +43,7 @@ def test_cuda_products_are_as_exact_as_pytorch(
     plan = write(fp, CudaParameters(products=2, tensor=tensor))
     assert plan is not None and plan.candidate.tier == "kernel" and "product" in plan.schedules
     assert ("multiply(part" in plan.candidate.source) == bool(tensor)
+    assert ("split_depth(all" in plan.candidate.source) == (name == "deep")
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 
 

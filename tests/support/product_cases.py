@@ -19,7 +19,12 @@ CASES = {
         "torch.randn(3, 17, 40)",
         "torch.randn(3, 40, 19)",
     ),
-    "deep": Case("return x.t() @ y * 2", "torch.randn(2304, 12)", "torch.randn(2304, 12)"),
+    "deep": Case(
+        "a, b = x.view(12, -1)[:, :1000], y.view(12, -1)[:, :1000];"
+        "return x.t() @ y * 2, x[:400].t() @ y[:400] + 1, (a @ b.t()).relu()",
+        "torch.randn(2304, 12)",
+        "torch.randn(2304, 12)",
+    ),
     "parts": Case("return x.t() @ y * 2", "torch.randn(560, 36)", "torch.randn(560, 34)"),
     "filters": Case(
         "return F.relu(self.a(x)) + y, self.b(x), self.c(x), self.d(x)",

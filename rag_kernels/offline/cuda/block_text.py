@@ -389,11 +389,13 @@ template <bool MAX> __device__ float extreme(float a, float b) {
 template <class T, class F> __device__ T column_reduce(T v, F f, T start) {
   if (blockDim.y == 1) return v;
   __shared__ T parts[1024];
+  const unsigned x = blockDim.x < 32 ? blockDim.x : 32;  // of few columns a warp has each several times
+  for (unsigned d = x; d < 32; d *= 2) v = f(v, lane_xor(v, d));
   __syncthreads();
   parts[threadIdx.y * blockDim.x + threadIdx.x] = v;
   __syncthreads();
   v = start;
-  for (unsigned y = 0; y < blockDim.y; ++y) v = f(v, parts[y * blockDim.x + threadIdx.x]);
+  for (unsigned y = 0; y < blockDim.y; y += 32 / x) v = f(v, parts[y * blockDim.x + threadIdx.x]);
   return v;
 }
 """,
@@ -538,9 +540,13 @@ inline dim3 quad_block(int64_t quads, int64_t rows, bool once = false) {
     Piece(
         "row_block",
         """\
-// Threads for a row: one warp for short rows (several rows a block), more for long ones.
-inline dim3 row_block(int64_t length) {
-  if (length <= 1024) return dim3(32, THREADS / 32);
+// Threads for a row: one warp for short rows (several rows a block), or less where rows fill warps; more for long ones.
+inline dim3 row_block(int64_t length, int64_t rows) {
+  if (length <= 1024) {
+    unsigned lanes = length <= 4 ? 4 : length <= 8 ? 8 : length <= 16 ? 16 : 32;
+    while (rows % (32 / lanes)) lanes *= 2;
+    return dim3(lanes, THREADS / lanes);
+  }
   return dim3(length <= 8 * THREADS ? THREADS : LONG_THREADS, 1);
 }
 """,

@@ -241,6 +241,8 @@ def wide_region(
         return rows or window_lanes(region, function, sizes, parameters)
     if tiles := tiled_scans(region, function, sizes, parameters, single=False):
         return tiles
+    if columns.has_few_long_threads():
+        return None
     kinds = turned_region, stepped_points, strided_points
     point = next((made for kind in kinds if (made := kind(region, function, sizes, parameters))), None)
     vectorized = point or vectorized_region(region, function, sizes, parameters)

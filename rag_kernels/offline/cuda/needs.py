@@ -23,12 +23,14 @@ DECLARED = {16, 32, 64, 128, 192, 256}
 class Needs:
     """Notes of kernels.
 
-    `copy_engine` is of kernels that it feeds, with a warpgroup's products of so many `columns`; `copies` is of those
-    whose factors may be copied for it, `windows` of those that read through a window; `passes` are the number formats
-    of tensor-core products in one pass, `few` those of products of few rows.
+    `splits` is of products on plain cores whose depth is split. `copy_engine` is of kernels that it feeds, with a
+    warpgroup's products of so many `columns`; `copies` is of those whose factors may be copied for it, `windows` of
+    those that read through a window; `passes` are the number formats of tensor-core products in one pass, `few` those
+    of products of few rows.
     """
 
     tiles: bool = False
+    splits: bool = False
     tensor_cores: bool = False
     teams: bool = False
     scans: bool = False
@@ -57,7 +59,7 @@ class Needs:
         parts += [tensor_core_text.one_product(numbers) for numbers in sorted(self.passes)]
         parts += [few_rows_text.HOST] if self.few else []
         parts += [few_rows_text.device_text(numbers) for numbers in sorted(self.few)]
-        return (text.HEAD if self.tiles else "") + "".join(parts)
+        return (text.HEAD if self.tiles else "") + (text.SPLIT if self.splits else "") + "".join(parts)
 
     def attentions(self) -> str:
         """Return the fixed texts of attention."""

@@ -47,6 +47,10 @@ class ReduceLoops(RegionPrinter):
         """Return whether such a thread's loop is unrolled."""
         raise NotImplementedError
 
+    def scan_threads(self, each: int) -> int:
+        """Return the threads of a block that scans a row, `each` elements a thread."""
+        raise NotImplementedError
+
     def total(self, loops: list[Loop]) -> str:
         """Return the number of elements of these loops, as C."""
         return " * ".join(f"({loop.size})" if " " in loop.size else loop.size for loop in loops) or "1"
@@ -258,7 +262,7 @@ class ReduceLoops(RegionPrinter):
             name, ctype = self.printer.name("handed"), CTYPES[v.dtype]
             here = f"{name}[{SCANNED} * threadIdx.x + u]"
             self.before += [
-                f"__shared__ {ctype} {name}[{SCANNED} * LONG_THREADS];",
+                f"__shared__ {ctype} {name}[{SCANNED * self.scan_threads(SCANNED)}];",
                 "#pragma unroll",
                 f"for (int u = 0; u < {SCANNED}; ++u) {here} = {inner.known[v]};",
                 "__syncwarp();",

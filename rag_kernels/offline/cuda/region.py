@@ -14,7 +14,7 @@ from functools import partial
 from typing import Self
 
 from rag_kernels.offline.codegen.c_types import stored_type
-from rag_kernels.offline.codegen.contraction import find_contraction
+from rag_kernels.offline.codegen.contraction import Contraction, find_contraction
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Loop, text_of
 from rag_kernels.offline.codegen.operator_texts import on_gpu
@@ -26,7 +26,7 @@ from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel, numbers_of, 
 from rag_kernels.offline.cuda.gemm.wgmma import wgmma_kernel
 from rag_kernels.offline.cuda.gemm.window import by_images, window_kernel
 from rag_kernels.offline.cuda.needs import Needs
-from rag_kernels.offline.cuda.reduce_loops import ReduceLoops, count_of
+from rag_kernels.offline.cuda.reduce_loops import SCANNED, ReduceLoops, count_of
 from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.graph.training_step import DEAR
@@ -34,6 +34,8 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number, c_name
 
 KEPT_COLUMN, KEPT_NUMBERS, MANY_COLUMNS = 64, 96, 1 << 17
+WARP = 32
+LONG, FEW_THREADS = 8, 1 << 15  # pieces of a thread; threads that leave most of a device idle in blocks of 256
 SHORT_COLUMN, LONG_WINDOW = 32, 512  # elements that one thread does alone, and where there are many windows
 
 
@@ -68,6 +70,15 @@ class CudaParameters:
 Launch = Callable[[str], list[str]]  # from a kernel's name to the statements that launch it
 FEW_SUMS = 6  # of a row: ten took 72 registers, and 1024 threads may have 64 each
 FEW_BUFFERS = 12  # that a row reads or writes: each takes registers too
+
+
+FEW_RESULTS, DEEP = 1 << 13, 128  # of a product whose results are rows of their own, and how deep these are
+
+
+def of_few_results(product: Contraction) -> bool:
+    """Return whether a product has so few results, of so many terms, that a tile of them would leave a device idle."""
+    results = product.count(product.batches) * product.count(product.rows) * product.count(product.columns)
+    return results <= FEW_RESULTS and product.count(product.depth) >= DEEP and not serves(product)
 
 
 @dataclass(slots=True)
@@ -146,7 +157,7 @@ class CudaRegion(ReduceLoops):
     def product_kernel(self, function: Function) -> Kernel | None:
         """Return the region as a product in tiles, or None if it is none."""
         found = find_contraction(self.nest.region, self.nest.names)
-        if found is None:
+        if found is None or (self.nest.schedule == "row" and of_few_results(found)):
             return None
         small = all(math.prod(function.specs[b].shape) <= 1 << 31 for b in self.buffers())
         pointers, storage = self.printer.pointers, self.printer.storage
@@ -253,11 +264,12 @@ class CudaRegion(ReduceLoops):
         match self.nest.schedule:
             case "point":
                 count = f"({outer}) * ({lane})" if not self.nest.outer else f"small(({outer}) * ({lane}))"
-                return [f"{name}<<<blocks(({count} + THREADS - 1) / THREADS), THREADS, 0, stream>>>{call}"]
+                threads = str(WARP) if self.has_few_long_threads() else "THREADS"
+                return [f"{name}<<<blocks(({count} + {threads} - 1) / {threads}), {threads}, 0, stream>>>{call}"]
             case "row":
                 if self.has_scan():
-                    return [depth, f"{name}<<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
-                block = f"row_block(small({self.total(self.nest.reduced)}))"
+                    return [depth, f"{name}<<<blocks({outer}), {self.scan_threads(SCANNED)}, 0, stream>>>{call}"]
+                block = f"row_block(small({self.total(self.nest.reduced)}), {outer})"
                 return [
                     f"const dim3 block = {block};",
                     f"{name}<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}",
@@ -270,8 +282,27 @@ class CudaRegion(ReduceLoops):
                 checks = [f'RK_CHECK({check}, "this kernel needs {check}");'] if check else []
                 return [*checks, f"{name}<<<{grid}, THREADS, 0, stream>>>{call}"]
             case _:
-                grid = f"blocks(({outer}) * (({lane} + 31) / 32))"
-                return [depth, f"{name}<<<{grid}, dim3(32, TEAM), 0, stream>>>{call}"]
+                wide, team = self.column_block()
+                grid = f"blocks(({outer}) * (({lane} + {wide - 1}) / {wide}))"
+                return [depth, f"{name}<<<{grid}, dim3({wide}, {team}), 0, stream>>>{call}"]
+
+    def column_block(self) -> tuple[int, str]:
+        """Return how many neighbouring columns a block has, and how many threads each, as C.
+
+        Where columns are few, threads beside them would be idle: they join the teams, as far as there is work.
+        """
+        count, team = self.nest.lane.count if self.nest.lane else 1, self.parameters.team
+        wide = min(WARP, 1 << max(1, (count - 1).bit_length()))
+        if wide == WARP:
+            return wide, "TEAM"
+        many = WARP // wide * team
+        while many // 2 >= max(team, WARP // wide, self.reduced_count()):
+            many //= 2
+        return wide, str(many)
+
+    def scan_threads(self, each: int) -> int:
+        """Return the threads of a block that scans a row, `each` elements a thread: of short rows the rest is idle."""
+        return min(self.parameters.long_threads, WARP * -(-self.reduced_count() // (WARP * each)))
 
     def solo(self) -> bool:
         """Return whether one thread computes a column alone: scans, and short columns such as pooling windows."""
@@ -308,6 +339,11 @@ class CudaRegion(ReduceLoops):
     def point_loops(self) -> list[Loop]:
         """Return the loops that have a thread for each step."""
         return [*self.nest.outer, *([self.nest.lane] if self.nest.lane else [])]
+
+    def has_few_long_threads(self) -> bool:
+        """Return whether threads are few and have many pieces each (steps of a loop): blocks of a warp spread them."""
+        nest, threads = self.nest, count_of(CudaRegion.point_loops(self))
+        return nest.schedule == "point" and len(nest.region.slots) >= LONG and threads < FEW_THREADS
 
     def point_threads(self) -> str:
         """Return how many threads the point schedule has, as C."""

@@ -426,7 +426,8 @@ class VectorizedRegion(CudaRegion):
             return [f"{name}<<<blocks((small({count}) + THREADS - 1) / THREADS), THREADS, 0, stream>>>{call}"]
         outer = self.total(self.nest.outer)
         if self.has_scan():
-            return [f"small({self.quads});", f"{name}<0><<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
+            threads = self.scan_threads(self.width)
+            return [f"small({self.quads});", f"{name}<0><<<blocks({outer}), {threads}, 0, stream>>>{call}"]
         items = self.items()
         grid = f"<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}"
         once = ", true" if self.reads_once() else ""

@@ -2,21 +2,24 @@
 
 Comes in: a Contraction. Goes out: one `__global__` kernel and its launch. The loads know strides, windows and guards
 (an implicit matrix product, for convolutions); the inner product knows none of them. While one pair of tiles is
-multiplied, the next is on its way to registers.
+multiplied, the next is on its way to registers. Where tiles are few and deep (a linear layer of low rank), the depth is
+split among blocks, and the last block of a tile adds the parts up in their order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.contraction import Contraction, Side, guard_text
 from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Printer, Scope
-from rag_kernels.offline.cuda.gemm.text import LOOP, SUMS
+from rag_kernels.offline.cuda.gemm.text import BEGIN_PART, JOIN_PARTS, LOOP, PART_OF_DEPTH, SUMS
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.patterns import strip
+
+FULL, LEAST_STEPS = 132, 8  # blocks that keep a device busy; steps of a depth that is worth splitting
 
 
 def start_of(pointer: str) -> str:
@@ -63,13 +66,18 @@ class Kernel:
     kind: str  # type of indices
     wanted: int = 0  # size of tiles, 0 for what fits
     tile: Tile = Tile(128, 128, 16)
+    splits: bool = field(default=False, init=False)  # whether the depth of a tile may be split among blocks
 
     def __post_init__(self) -> None:
-        self.tile = tile_for(self.contraction, self.wanted)
+        c = self.contraction
+        self.tile = tile = tile_for(c, self.wanted)
+        blocks = c.count(c.batches) * -(-c.count(c.rows) // tile.rows) * -(-c.count(c.columns) // tile.columns)
+        self.splits = blocks < FULL and c.count(c.depth) >= LEAST_STEPS * tile.depth and not c.phases
 
     def note(self, needs: Needs) -> None:
         """Note what the kernel and its launch call of the fixed texts."""
         needs.tiles = True
+        needs.splits |= self.splits
 
     @property
     def wide(self) -> int:
@@ -79,7 +87,7 @@ class Kernel:
     @property
     def times(self) -> str:
         """Return C text that multiplies the number of tiles to give the grid's size."""
-        return ""
+        return " * parts" if self.splits else ""
 
     @property
     def dynamic(self) -> str:
@@ -96,6 +104,9 @@ class Kernel:
         c, tile, kind = self.contraction, self.tile, self.kind
         left = self.fetches(c.left, "left", "row0", tile.rows)
         right = self.fetches(c.right, "right", "column0", tile.columns)
+        block, loop = "blockIdx.x", LOOP
+        for whole, part in PART_OF_DEPTH if self.splits else ():
+            block, loop = "block", loop.replace(whole, part)
         lines = [
             f"constexpr int ROWS = {tile.rows}, COLUMNS = {tile.columns}, DEPTH = {tile.depth}, T = {tile.threads};",
             "__shared__ __align__(16) float left[2][DEPTH][ROWS + 4], right[2][DEPTH][COLUMNS + 4];",
@@ -103,8 +114,9 @@ class Kernel:
             f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
             "// Blocks run through bands of eight tiles of rows, so that neighbours share what they load.",
             "const unsigned across = (rows + ROWS - 1) / ROWS, along = (columns + COLUMNS - 1) / COLUMNS;",
-            f"const {kind} z = blockIdx.x / (across * along);",
-            "const unsigned t = blockIdx.x % (across * along), band = t / (8 * along), in = t % (8 * along);",
+            *(["const unsigned block = blockIdx.x / parts;"] if self.splits else []),
+            f"const {kind} z = {block} / (across * along);",
+            f"const unsigned t = {block} % (across * along), band = t / (8 * along), in = t % (8 * along);",
             "const unsigned high = across - band * 8 < 8 ? across - band * 8 : 8;",
             f"const {kind} row0 = {kind}(band * 8 + in % high) * ROWS, column0 = {kind}(in / high) * COLUMNS;",
             *c.unflatten(c.batches, "z", kind),
@@ -116,7 +128,9 @@ class Kernel:
             *indent([*left[1], *right[1]]),
             "};",
             *SUMS.splitlines(),
-            *LOOP.splitlines(),
+            *(BEGIN_PART.replace("KIND", kind).splitlines() if self.splits else []),
+            *loop.splitlines(),
+            *(JOIN_PARTS.splitlines() if self.splits else []),
             *self.epilogue(),
         ]
         return lines
@@ -326,7 +340,8 @@ class Kernel:
     def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
         """Return the `__global__` function."""
         phases = [f"int phase{n}" for n in range(len(self.contraction.phases))]
-        every = ", ".join([*parameters, *(f"bool {flag}" for flag in widths), *phases])
+        shared = ["int parts", "float* __restrict__ partial", "int* __restrict__ arrived"] if self.splits else []
+        every = ", ".join([*parameters, *shared, *(f"bool {flag}" for flag in widths), *phases])
         head = f"__global__ void __launch_bounds__({self.tile.threads}) {name}({every}) {{"
         return [self.contraction.note(), head, *indent(body), "}"]
 
@@ -335,10 +350,28 @@ class Kernel:
         c, tile = self.contraction, self.tile
         total = f"({c.extents(c.batches)}) * tiles({c.extents(c.rows)}, {tile.rows})"
         total += f" * tiles({c.extents(c.columns)}, {self.wide})"
-        call = ", ".join([*arguments, *widths, *(f"phase{n}" for n in range(len(c.phases)))])
+        shared = ["parts", "partial", "arrived"] if self.splits else []
+        call = ", ".join([*arguments, *shared, *widths, *(f"phase{n}" for n in range(len(c.phases)))])
         shape = f"blocks(grid{self.times}), {tile.threads}, {self.dynamic}, stream"
         lines = [f"const int64_t grid = {total};", f"if (grid > 0) {name}<<<{shape}>>>({call});"]
         for n, phase in reversed(list(enumerate(c.phases))):
             lines = [f"for (int phase{n} = 0; phase{n} < {phase.stride}; ++phase{n}) {{", *indent(lines), "}"]
         lines = [*(f"const bool {flag} = {condition};" for flag, condition in widths.items()), *lines]
+        lines = self.with_parts(total, lines) if self.splits else lines
         return [*(f'RK_CHECK({text}, "this kernel needs {text}");' for text in checks), *lines]
+
+    def with_parts(self, tiles: str, lines: list[str]) -> list[str]:
+        """Return a launch with memory for the parts of a split depth."""
+        depth = self.contraction.extents(self.contraction.depth)
+        return [
+            f"const int64_t all = {tiles};",
+            f"const int parts = split_depth(all, tiles({depth}, {self.tile.depth}));",
+            f"float* partial = parts > 1 ? scratch<float>(all * parts * {64 * self.tile.threads}, stream) : nullptr;",
+            "int* arrived = parts > 1 ? scratch<int>(all, stream) : nullptr;",
+            "if (parts > 1) cudaMemsetAsync(arrived, 0, sizeof(int) * all, stream);",
+            *lines,
+            "if (parts > 1) {",
+            "  cudaFreeAsync(partial, stream);",
+            "  cudaFreeAsync(arrived, stream);",
+            "}",
+        ]
