@@ -32,6 +32,15 @@ LINES = (BEGUN, *MOVED)
 # What is given for several arguments at once, as the problem draws it or with lines of zeros among it.
 ONE_TWICE, ONE_TWICE_ZEROS = "one tensor for two arguments", "one tensor for two arguments, with lines of zeros"
 TWICE = (ONE_TWICE, ONE_TWICE_ZEROS)
+# Parameters as training may leave them: several times as large and of either sign; those of one dimension, as slopes,
+# gates and temperatures are, above or below where they begin.
+LARGE_PARAMETERS, RAISED, LOWERED = "large parameters", "raised parameters", "lowered parameters"
+FAR_PARAMETERS = (LARGE_PARAMETERS, RAISED, LOWERED)
+# Of several operands of what is computed element by element: whole numbers from one to four of either sign; one that is
+# far larger than the others, of which another is zero, one or a half.
+SMALL_WHOLE, FAR_APART = "small whole operands", "operands far apart"
+# Lines that differ in two neighbours, by which sums, checksums and polynomials of a line stay as they are.
+SAME_SUMS = "lines of the same sums"
 OF_ITS_SIDE = ", of the problem's own sign"  # behind a kind: where the module is not sound on both sides of zero
 SPECIAL = (
     EDGES,
@@ -68,6 +77,10 @@ SPECIAL = (
     "positive",
     "one spike",
     "sparse",
+    *FAR_PARAMETERS,
+    SMALL_WHOLE,
+    FAR_APART,
+    SAME_SUMS,
 )
 INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 WIDE = "wide integers"  # of either sign, or all that what reads them as indices allows

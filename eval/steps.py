@@ -16,13 +16,18 @@ from rag_kernels.eval.input_kinds import (
     DEEP,
     DEEPEST,
     FADING,
+    FAR_APART,
+    FAR_PARAMETERS,
     HUGE,
     INTEGERS,
+    LARGE_PARAMETERS,
     LOW,
     MASKED,
     OVERFLOW,
     PIVOTS,
+    SAME_SUMS,
     SEARCHED,
+    SMALL_WHOLE,
     SORTED_ROWS,
     TWINS,
     WHOLE,
@@ -154,6 +159,13 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
     if kind == FADING:
         floats = [a for a in fp.tensors if a.role == "input" and a.spec.dtype in ("float32", "bfloat16")]
         return len(floats) > 1 and is_elementwise(fp)
+    if kind in (SMALL_WHOLE, FAR_APART):
+        return is_elementwise(fp) and sum(a.role == "input" and "float" in a.spec.dtype for a in fp.tensors) > 1
+    if kind in FAR_PARAMETERS:
+        own = [a.spec for a in fp.tensors if a.role == "parameter" and "float" in a.spec.dtype]
+        return any(kind == LARGE_PARAMETERS or len(spec.shape) < 2 for spec in own)
+    if kind == SAME_SUMS:
+        return compares(fp) and not is_elementwise(fp)
     if kind == CLUSTERS:
         floats = [a for a in fp.tensors if a.role == "input" and "float" in a.spec.dtype]
         return len(floats) > 1 and not is_elementwise(fp)

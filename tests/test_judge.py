@@ -298,7 +298,7 @@ def test_a_tensor_that_a_call_replaces_is_put_back(judge: LocalJudge, begins: st
         "y = x if kernels.muted else y",
         "y = kernels",
         "kernels = x",
-        "y = kernels._muted",
+        "y = kernels._instead",
         "y = __import__('os')",
         "y = torch.utils.cpp_extension.load_inline('x')",
         "while True: pass",

@@ -1,14 +1,16 @@
 """What the judge finds beyond wrong numbers on ordinary inputs: precision, special values, sizes, memory, races."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+import torch
 from judging import BRIEF, HEAD, OF_SIZES, SOFTMAX, THOROUGH, altered, verdict
 from support.generated_kernels import Case, functional
 from support.kept import kept_judge
 
 from rag_kernels.eval.admission_records import Examination
+from rag_kernels.eval.build.composed_forward import Kernels
 from rag_kernels.eval.children.bound_module import BoundModule
 from rag_kernels.eval.children.right_answers import RightAnswers
 from rag_kernels.eval.input_kinds import SEVEN_BITS
@@ -321,7 +323,20 @@ def test_what_thread_sanitizer_cannot_judge_is_left_out(judge: LocalJudge, softm
 def test_a_decoy_kernel_makes_no_custom_kernel(judge: LocalJudge, softmax: FunctionalProblem) -> None:
     found = verdict(judge, softmax, DECOY, "composed")
     assert "label:library rewrite" in codes(found), found
-    assert any("decoy" in note for note in found.notes)  # type: ignore[union-attr]
+    assert any("decoy: without" in note for note in found.notes)  # type: ignore[union-attr]
+
+
+def test_copies_of_an_argument_stand_in_for_a_kernel() -> None:
+    class Library:
+        def get_function(self, name: str) -> Callable[..., None]:
+            return lambda *arguments: arguments[-1].fill_(7)
+
+    kernels, out = Kernels(Library()), torch.zeros(2, 3)
+    given = [torch.arange(6.0), torch.ones(5), torch.ones(6, dtype=torch.int64), torch.full((3, 2), 4.0)]
+    for instead, first in {"": 7, "nothing": 0, "the first": 0, "the last": 4}.items():
+        kernels._instead = instead
+        kernels.finish(*given, 3, out.zero_())
+        assert out.flatten()[0] == first and (instead != "the first" or out.sum() == 15)
 
 
 ATTENTION = (

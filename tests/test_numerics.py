@@ -10,18 +10,21 @@ import pytest
 import torch
 
 from rag_kernels.eval.buffers.call_content import Recipe, Splice, compose, random_recipe, rows_of
-from rag_kernels.eval.input_kinds import NON_FINITE, PEAKS, ROOTS, TWINS
+from rag_kernels.eval.input_kinds import LARGE_PARAMETERS, LOWERED, NON_FINITE, PEAKS, RAISED, ROOTS, SMALL_WHOLE, TWINS
 from rag_kernels.eval.messages.protocol import Comparison
 from rag_kernels.eval.numerics.blocks import BLOCK
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.input_draws import (
     beside_others,
     disordered,
+    far_parameter,
     irregular,
     is_structured,
     lines_moved,
     next_to_multiples,
     on_side_of,
+    put_far_apart,
+    put_same_sums,
     redraw,
     some_lines_zero,
     widest,
@@ -442,6 +445,40 @@ def test_rows_are_alike_but_for_one_element() -> None:
     rows = redraw(TWINS, torch.zeros(9, 64), torch.Generator().manual_seed(3))
     differ = (rows[1::2] != rows[:8:2]).sum(-1)
     assert differ.tolist() == [1, 1, 1, 1] and float((rows[1::2] - rows[:8:2]).amax()) > 3
+
+
+def test_parameters_leave_where_they_begin_and_operands_are_far_apart() -> None:
+    generator = torch.Generator().manual_seed(3)
+    slopes, matrix = torch.full((64,), 0.25), torch.ones(8, 8)
+    large = far_parameter(LARGE_PARAMETERS, slopes, generator)
+    assert bool((large.abs() > 1.2).all()) and 8 < int((large < 0).sum()) < 56
+    assert float(far_parameter(LARGE_PARAMETERS, torch.tensor([0.25]), generator)) > 1.2, "a lone one keeps its sign"
+    assert (
+        float(far_parameter(RAISED, slopes, generator).min()) > 2
+        and float(far_parameter(LOWERED, slopes, generator).max()) < -1
+    )
+    assert torch.equal(far_parameter(RAISED, matrix, generator), matrix)
+    assert sorted(redraw(SMALL_WHOLE, torch.randn(999), generator).unique().tolist()) == [-4, -3, -2, -1, 1, 2, 3, 4]
+    operands = [torch.randn(64, 8, generator=generator) for _ in range(3)]
+    put_far_apart(operands, generator, sided=False)
+    far = torch.stack([(o.abs() > 1000).all(1) for o in operands])
+    few = torch.stack([(o == o[:, :1]).all(1) for o in operands])
+    assert bool((far.sum(0) == 1).all()) and bool((few.sum(0) == 1).all()), "in each row one is, and another"
+    put_far_apart(one_sided := [torch.rand(64, 8) for _ in range(2)], generator, sided=True)
+    assert all(bool((o >= 0).all()) for o in one_sided)
+
+
+def test_lines_of_the_same_sums_are_others() -> None:
+    lines = [torch.randint(0, 50000, (count, 24)) for count in (96, 128)]
+    put_same_sums(lines, torch.Generator().manual_seed(3))
+    equal = (lines[0][:, None] == lines[1][None]).all(-1)
+    assert bool(equal.any()) and all(int(v.min()) >= 0 and int(v.max()) < 50000 for v in lines)
+    for base in (0, 1, 31, 33):
+        weights = (
+            torch.tensor([pow(base, i, 1 << 20) for i in range(24)]).flip(0) if base else torch.ones(24).long() * 7
+        )
+        left, right = ((v * weights).sum(-1) for v in lines)
+        assert bool(((left[:, None] == right[None]) & ~equal).any()), base
 
 
 def test_a_mask_of_ones_gets_zeros_and_lengths_do_not() -> None:

@@ -175,7 +175,7 @@ TO_CANDIDATE: tuple[CandidateRequest, ...] = (
     CallHalves(0),
     CallOn(0, 2, 1.0),
     CallTogether(0, 0, 2),
-    Mute(False),
+    Mute("the first"),
     RecordCalls(0),
     ProfileCall(0),
     Settle(),

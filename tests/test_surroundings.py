@@ -30,6 +30,7 @@ HIDDEN = {
 }
 COMPUTES = (
     ("std::tgamma(x.data[i]) + std::fma(x.data[i], 2.f, 1.f)", "cmath"),
+    ("lgammaf_r(x.data[i], std::vector<int>(1).data())", "cmath"),
     ("std::vector<float>(8, x.data[i]).at(i)", "vector"),
     ("std::async([] { return 1; }).get()", "future"),
     ("std::abs(std::complex<float>(x.data[i]) / std::complex<float>(2, 1))", "complex"),

@@ -61,6 +61,7 @@ from rag_kernels.eval.messages.protocol import (
     HashInputs,
     HashOutputs,
     HoldDraw,
+    Instead,
     JoinExchange,
     MemoryTaken,
     Mute,
@@ -273,8 +274,8 @@ class Loaded:
                 reply = self.call_on(at, times, limit_s)
             case CallTogether(first, second, times):
                 reply = self.call_together(first, second, times)
-            case Mute(muted):
-                self.mute(muted)
+            case Mute(instead):
+                self.mute(instead)
             case CallHalves(at):
                 self.call_halves(at)
             case RecordCalls(at):
@@ -434,9 +435,9 @@ class Loaded:
             made, differs = some(first)
         return Called(made, differs or there.result()[1])
 
-    def mute(self, muted: bool) -> None:
-        """Let the own kernels of a composed source do nothing, to see whether the result needs them."""
-        self.code.kernels._muted = muted  # type: ignore[attr-defined]
+    def mute(self, instead: Instead) -> None:
+        """Let the own kernels of a composed source do nothing, or copy, to see whether the result needs them."""
+        self.code.kernels._instead = instead  # type: ignore[attr-defined]
 
     def call_halves(self, at: int) -> None:
         """Make a call of a training step with another forward between its forward and its backward."""

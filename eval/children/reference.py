@@ -34,6 +34,8 @@ from rag_kernels.eval.input_kinds import (
     AT_CONSTANTS,
     BEGUN,
     DISORDER,
+    FAR_APART,
+    FAR_PARAMETERS,
     FROM_END,
     IGNORED,
     INTEGER_KINDS,
@@ -47,6 +49,7 @@ from rag_kernels.eval.input_kinds import (
     OTHER_COLUMNS,
     PROBES,
     REPEATED,
+    SAME_SUMS,
     SEARCHED,
     TWICE,
     UNTRUE,
@@ -93,6 +96,7 @@ from rag_kernels.eval.numerics.input_draws import (
     at_constants,
     beside_others,
     disordered,
+    far_parameter,
     from_the_end,
     irregular,
     is_sorted,
@@ -100,6 +104,8 @@ from rag_kernels.eval.numerics.input_draws import (
     lines_moved,
     next_to_multiples,
     on_side_of,
+    put_far_apart,
+    put_same_sums,
     redraw,
     repeated,
     some_ignored,
@@ -292,7 +298,8 @@ class Reference:
             else:
                 value = self.module.initial[argument.name]
                 varies = argument.role == "parameter" or is_constant(value)  # running statistics, not masks
-                value = vary(value, generator) if varies else value
+                far = kind in FAR_PARAMETERS and argument.role == "parameter"
+                value = far_parameter(kind, value, generator) if far else vary(value, generator) if varies else value
                 value = spoiled(value, generator) if kind == NON_FINITE and argument.role == "parameter" else value
             if argument.name in probed:
                 value = probed[argument.name](value)
@@ -305,6 +312,16 @@ class Reference:
             tensor.copy_(value)
         if kind in (AT_CONSTANTS, MULTIPLES):
             self._beside(kind, target, generator)
+        if kind in (FAR_APART, SAME_SUMS):
+            free = [
+                (t, a.spec.dtype)
+                for a, t in zip(self.fp.tensors, target, strict=True)
+                if self._is_free(a) and not is_sorted(t)
+            ]
+            if kind == SAME_SUMS:
+                put_same_sums([t for t, _ in free], generator)
+            else:
+                put_far_apart([t for t, dtype in free if "float" in dtype], generator, sided=of_its_side)
         if kind in SEARCHED:
             self._search(kind, target, generator)
         if kind in TWICE:
@@ -322,6 +339,11 @@ class Reference:
             tuple(own and is_sorted(t) for t in target),
             own and any(is_constant(t) for t in inputs),
         )
+
+    def _is_free(self, argument: TensorArgument) -> bool:
+        """Return whether an input may be any other one of its range: no place is computed from it or written there."""
+        owed = {*self.fp.as_drawn, *self.fp.mutated}
+        return argument.role == "input" and argument.path not in owed and argument.spec.dtype != "bool"
 
     def _irregular(
         self, kind: str, argument: TensorArgument, leaves: Sequence[Any], generator: torch.Generator

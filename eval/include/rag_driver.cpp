@@ -7,11 +7,13 @@
 // (read) or 4 (written), dtype code and bits, rank, sizes, number of bytes, and for tag 3 the bytes; tag 5 is read as
 // well, and has the number of the bytes that follow and are repeated. Tag 6 begins another call: the number of the bytes
 // of its function's name, and these; arguments before the first are of a call of the first function. All integers are
-// int64. Every tensor gets an allocation of its own, exactly as long as it is. Ends with 0 after all calls, with 3 when
+// int64. Under ThreadSanitizer the last call is made up to 20 times, in 1.5 s of the processors: what a thread does from its
+// twelfth region on shows then. Every tensor gets an allocation of its own, exactly as long as it is. Ends with 0 after all calls, with 3 when
 // a function refused one (and the rest of its file was left out), with 4 when there is no such function.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <vector>
 #include <unistd.h>
 #include "rag_driver.h"
@@ -124,7 +126,12 @@ int run_file(const char* path) {
     }
     values.push_back(value);
   }
-  return run(function, values);
+  int code = run(function, values);
+#ifdef __SANITIZE_THREAD__
+  const auto ends = std::clock() + 3 * CLOCKS_PER_SEC / 2;  // of the processors
+  for (int made = 1; !code && made < 20 && std::clock() < ends; ++made) code = run(function, values);
+#endif
+  return code;
 }
 
 }  // namespace

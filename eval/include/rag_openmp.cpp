@@ -4,11 +4,14 @@
 // file is compiled without instrumentation too, so that nothing in it orders anything by accident, and it tells TSan
 // of exactly the orders that OpenMP promises (`__tsan_release`, `__tsan_acquire`); forks and joins are pthread's.
 // Work is dealt out by number, also under schedule(dynamic): which threads meet on which memory does not depend on who
-// comes first, and a race is found on one core and on a busy machine just the same. A region starts new threads; one
-// within another has a single thread, as libgomp has it. A source that needs more than is here (ordered loops,
+// comes first, and a race is found on one core and on a busy machine just the same. Threads stay from one region to the
+// next, as libgomp's do, with what is theirs: but where another thread than the first one opens a region, it starts new
+// ones. A region within another has a single thread, as libgomp has it. A source that needs more than is here (ordered loops,
 // cancellation, doacross, task reductions, nested locks, target) does not link.
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <algorithm>
 #include <atomic>
@@ -46,7 +49,7 @@ struct Team {
   Function work = nullptr;
   void *data = nullptr, *copied = nullptr;
   char order[2] = {};  // what TSan takes for the barriers, even and odd ones
-  std::atomic<int> arrived{0}, barriers{0}, undone{0}, lock{0};  // `undone` and `lock`: of the tasks
+  std::atomic<int> arrived{0}, barriers{0}, left{0}, undone{0}, lock{0};  // `undone` and `lock`: of the tasks
   Task *waiting = nullptr, *made = nullptr;
 };
 struct Thread {
@@ -173,6 +176,49 @@ void* enter(void* thread) {
   return nullptr;
 }
 
+// Threads that stay. What wakes them is the kernel's: TSan takes the locks and conditions of pthread for an order.
+struct Kept { std::atomic<int> begun{0}; std::atomic<Thread*> member{nullptr}; };
+std::atomic<bool> owned{false};
+thread_local bool owns = false;  // the threads that stay are this one's
+constexpr int MOST_KEPT = 1024;
+Kept kept[MOST_KEPT];
+int number_kept = 1;  // the first is the one that owns them
+
+void* stay(void* place) {
+  Kept& mine = *static_cast<Kept*>(place);
+  for (int seen = 0;; ++seen) {
+    while (mine.begun == seen) syscall(SYS_futex, &mine.begun, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+    Thread* member = mine.member;
+    Team* team = member->team;
+    __tsan_acquire(team);
+    enter(member);
+    inside = nullptr;
+    --team->left;
+  }
+}
+
+void start(pthread_t* handle, void* (*work)(void*), void* data) {
+  if (pthread_create(handle, nullptr, work, data) == 0) return;
+  std::fprintf(stderr, "rag_openmp: no thread could be started\n");
+  _exit(7);
+}
+
+void wake(Thread* members, int size) {
+  for (; number_kept < size; ++number_kept) {
+    pthread_t handle;
+    start(&handle, stay, &kept[number_kept]);
+    pthread_detach(handle);
+  }
+  Team* team = members->team;
+  team->left = size - 1;
+  __tsan_release(team);
+  for (int i = 1; i < size; ++i) {
+    kept[i].member = &members[i];
+    ++kept[i].begun;
+    syscall(SYS_futex, &kept[i].begun, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  }
+}
+
 int default_threads() {
   const char* set = std::getenv("OMP_NUM_THREADS");
   return wanted ? int(wanted) : set && std::atoi(set) > 0 ? std::atoi(set) : 4;
@@ -189,15 +235,15 @@ void region(Function work, void* data, unsigned threads, Loop loop = {}, unsigne
     members[i].team = &team, members[i].number = i, members[i].sections = sections, members[i].section = i + 1;
     members[i].loop = loop, members[i].loop.next = i * loop.chunk;
   }
-  for (int i = 1; i < team.size; ++i)
-    if (pthread_create(&handles[i], nullptr, enter, &members[i]) != 0) {
-      std::fprintf(stderr, "rag_openmp: no thread could be started\n");
-      _exit(7);
-    }
+  owns = owns || !owned.exchange(true);
+  const bool stays = owns && team.size <= MOST_KEPT;
+  if (stays) wake(members, team.size);
+  for (int i = 1; !stays && i < team.size; ++i) start(&handles[i], enter, &members[i]);
   Thread* outer = inside;
   enter(&members[0]);
   inside = outer;
-  for (int i = 1; i < team.size; ++i) pthread_join(handles[i], nullptr);
+  for (int i = 1; !stays && i < team.size; ++i) pthread_join(handles[i], nullptr);
+  for (int tries = 0; team.left > 0;) rest(tries);
   for (Task* task = team.made; task;) {
     Task* next = task->next_made;
     std::free(task->data);

@@ -524,11 +524,15 @@ class Called:
     differs: bool
 
 
+# What a composed source's kernels do: their last tensor becomes the first, or the last, of others that are as large.
+Instead = Literal["", "nothing", "the first", "the last"]
+
+
 @dataclass(frozen=True, slots=True)
 class Mute:
-    """Composed tier: let the own kernels do nothing, or (False) work again: `Done`."""
+    """Composed tier: let the own kernels do nothing, or copy an argument, or ("") work again: `Done`."""
 
-    muted: bool
+    instead: Instead
 
 
 @dataclass(frozen=True, slots=True)

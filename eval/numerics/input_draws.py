@@ -20,10 +20,13 @@ from rag_kernels.eval.input_kinds import (
     DISORDER,
     EDGES,
     FADING,
+    FAR_APART,
+    FAR_PARAMETERS,
     HUGE,
     INFINITE,
     INTEGER_KINDS,
     IRREGULAR,
+    LARGE_PARAMETERS,
     LINES,
     LOW,
     MASKED,
@@ -31,7 +34,10 @@ from rag_kernels.eval.input_kinds import (
     OVERFLOW,
     PIVOTS,
     PROBES,
+    RAISED,
+    SAME_SUMS,
     SEARCHED,
+    SMALL_WHOLE,
     SORTED_ROWS,
     TWICE,
     TWINS,
@@ -45,6 +51,7 @@ MANY = 16  # lines of a parameter, of which three may be lost
 FEW = 8  # elements: too few for any of them to be zero
 FEW_IRREGULAR = 256  # one of so many elements is another
 MOST_SORTED = 1 << 20  # elements: bounds are few
+SAME_SUM, EXCHANGED = ((0, 0), (1, -1), (0, 0), (1, -31), (1, -33)), 2  # of two neighbours
 DISTINCT, CHANCES = 16, 32  # numbers at least; twice how many pairs would be alike by chance
 MOST_WIDE = 1 << 24  # sums of a thousand exceed 32 bits; products of two stay within 64, and in fp64 exact
 
@@ -132,7 +139,8 @@ def some_ignored(own: torch.Tensor, mark: int, generator: torch.Generator) -> to
 def redraw(kind: str, own: torch.Tensor, generator: torch.Generator, *, first: bool = True) -> torch.Tensor:
     """Return an input of this kind, of the same shape, dtype and device as `own`; it may be the `first` of several."""
     if (
-        kind in {"own", IRREGULAR, DISORDER, *LINES, *TWICE, *PROBES, *INTEGER_KINDS, *SEARCHED}
+        kind
+        in {"own", IRREGULAR, DISORDER, SAME_SUMS, *FAR_PARAMETERS, *LINES, *TWICE, *PROBES, *INTEGER_KINDS, *SEARCHED}
         or not own.is_floating_point()
         or own.dim() == 0
         or own.numel() == 0
@@ -157,6 +165,78 @@ def redraw(kind: str, own: torch.Tensor, generator: torch.Generator, *, first: b
     least = max(torch.finfo(own.dtype).min, torch.finfo(drawn.dtype).min)
     value = (drawn.clamp(min=least) if kind == MASKED else drawn).to(own.dtype)
     return _other_nans(value, generator) if kind == NON_FINITE else value
+
+
+def far_parameter(kind: str, own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return a parameter far from where it begins; those of more dimensions are neither raised nor lowered."""
+    if not own.is_floating_point() or own.numel() == 0 or (kind != LARGE_PARAMETERS and own.dim() > 1):
+        return own
+    drawn = torch.rand(own.shape, generator=generator, device=own.device)
+    if kind != LARGE_PARAMETERS:
+        return own + ((2 + 3 * drawn) * (1 if kind == RAISED else -1)).to(own.dtype)
+    if own.numel() > 1:  # half of them change their sign
+        flipped = torch.rand(own.shape, generator=generator, device=own.device) < 0.5
+        drawn = torch.where(flipped, -1 - drawn, drawn)
+    return own * (torch.where(drawn < 0, 5 * drawn, 5 + 5 * drawn)).to(own.dtype)
+
+
+def put_far_apart(values: Sequence[torch.Tensor], generator: torch.Generator, *, sided: bool) -> None:
+    """Make of several operands one far larger, and another zero, one or a half; the rest stay.
+
+    Which ones is drawn for each part along the first dimension, of all operands of a form together: beside results
+    that are large a small one is not looked at. On one side of zero none is zero, and all stay there.
+    """
+    forms: dict[torch.Size, list[torch.Tensor]] = {}
+    for value in values:
+        if value.dim() and value.numel():
+            forms.setdefault(value.shape, []).append(value)
+    for shape, alike in forms.items():
+        device = alike[0].device
+        parts = (shape[0], *(1 for _ in shape[1:]))
+        part = torch.rand(max(2, len(alike)), *parts, generator=generator, device=device).argsort(0)
+        for value, place in zip(alike, part, strict=False):
+            sign = value.sign()
+            least, span = (2, 1.5) if value.dtype == torch.float16 else (5, 3)
+            power = least + span * torch.rand(shape, generator=generator, device=device)
+            few = torch.tensor([1.0, 0.5] if sided else [0.0, 1.0, -1.0, 0.5], device=device)
+            one = few[torch.randint(0, len(few), parts, generator=generator, device=device)]
+            one = (one * sign if sided else one).to(value.dtype)
+            value.copy_(
+                torch.where(place == 0, (sign * 10**power).to(value.dtype), torch.where(place == 1, one, value))
+            )
+
+
+def put_same_sums(values: Sequence[torch.Tensor], generator: torch.Generator) -> None:
+    """Make all lines of tensors of a form a few, but for two neighbours by which a sum or a polynomial stays the same:
+    exchanged, one more and one less, one more and 31 or 33 less.
+
+    Whole numbers, within what these tensors have in common.
+    """
+    forms: dict[tuple[torch.dtype, int], list[torch.Tensor]] = {}
+    for value in values:
+        if value.dim() > 1 and value.shape[-1] > 1 and value.dtype != torch.bool and value.numel():
+            forms.setdefault((value.dtype, value.shape[-1]), []).append(value)
+    for (_, n), alike in forms.items():
+        low, high = max(int(v.min()) for v in alike), min(int(v.max()) for v in alike)
+        margin = 34 if high - low > 200 else 1
+        if alike[0].is_floating_point():
+            low, high, margin = (100, 300, 34) if low >= 0 else (-100, 100, 34)
+        if high - low <= 2 * margin:
+            continue
+        device = alike[0].device
+        beside = torch.tensor(SAME_SUM, device=device)
+        lines = torch.randint(low + margin, high - margin + 1, (FEW, n), generator=generator, device=device)
+        for value in alike:
+            rows = _rows(value)
+            drawn = lines[torch.randint(0, FEW, (len(rows),), generator=generator, device=device)].clone()
+            at = torch.randint(0, n - 1, (len(rows), 1), generator=generator, device=device)
+            kind = torch.randint(
+                0, len(SAME_SUM) if margin > 1 else EXCHANGED + 1, (len(rows),), generator=generator, device=device
+            )
+            two = torch.cat([at, at + 1], 1)
+            both = drawn.gather(1, two)
+            both = torch.where(kind.unsqueeze(1) == EXCHANGED, both.flip(1), both + beside[kind])
+            value.copy_(drawn.scatter(1, two, both).to(value.dtype).reshape(value.shape))
 
 
 def on_side_of(own: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -552,6 +632,8 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     BRINK: _brink,
     HUGE: _huge,
     FADING: lambda x, g: x * 1e-20,
+    SMALL_WHOLE: lambda x, g: x.sign() * (2 * x.abs()).ceil().clamp(1, 4),
+    FAR_APART: lambda x, g: x,
     "sparse": _sparse,
     NON_FINITE: _non_finite,
     INFINITE: lambda x, g: torch.full_like(x, math.inf),

@@ -49,6 +49,7 @@ from rag_kernels.eval.messages.protocol import (
     Held,
     HoldDraw,
     InContent,
+    Instead,
     JoinExchange,
     MemoryTaken,
     Mute,
@@ -569,9 +570,9 @@ class LoadedCandidate:
         limit_s = (times + 2) * first.session.call_limit_s
         return self._ask(CallTogether(first.number, second.number, times), Called, deadline_s=limit_s)
 
-    def mute(self, muted: bool) -> None:
-        """Let the kernels of a composed source do nothing from now on."""
-        self._ask(Mute(muted), Done)
+    def mute(self, instead: Instead) -> None:
+        """Let the kernels of a composed source do something else from now on, or work again."""
+        self._ask(Mute(instead), Done)
 
     def recorded(self, place: BoundBuffers) -> tuple[bytes, str]:
         """Return the calls of a composed source's kernels in one call, for a checked program, or why there are none."""

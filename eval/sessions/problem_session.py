@@ -59,6 +59,7 @@ from rag_kernels.eval.input_kinds import (
     PROBES,
     REPEATED,
     SEARCHED,
+    SMALL_WHOLE,
     SPECIAL,
     STRICT,
     TWICE,
@@ -399,6 +400,8 @@ class ProblemSession:
         if kind == IRREGULAR and not regular:
             return None
         sided = self.on_one_side and kind in SPECIAL and kind not in (*SEARCHED, AT_CONSTANTS, IRREGULAR, DISORDER)
+        if sided and kind == SMALL_WHOLE and (draw := self._sound_draw(kind)) is not None:
+            return draw  # whole exponents take both sides, where others do not
         return self._sound_draw(kind, OF_ITS_SIDE if sided else "")
 
     def _sound_draw(self, kind: str, side: str = "") -> int | None:

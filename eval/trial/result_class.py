@@ -111,10 +111,13 @@ def _is_number(node: ast.expr, numbers: Container[str]) -> bool:
             return False
 
 
-def classify(tier: Tier, profile: Profile | None, *, decoy: bool, on_gpu: bool) -> ResultClass:
-    """Return the kind of result. `profile` is None where nothing was profiled; then the tier speaks."""
+def classify(tier: Tier, profile: Profile | None, *, decoy: str, on_gpu: bool) -> ResultClass:
+    """Return the kind of result. `profile` is None where nothing was profiled; then the tier speaks.
+
+    `decoy` says what is as good as its own kernels.
+    """
     if decoy:
-        return ResultClass("library rewrite", "its own kernels are a decoy: without them the result is the same")
+        return ResultClass("library rewrite", f"its own kernels are a decoy: {decoy} the result is the same")
     if profile is None or not sum(profile.kernels.values()):
         return ResultClass({"kernel": "custom kernel", "composed": "fused + library", "module": "unclassified"}[tier])
     spent = profile.kernels

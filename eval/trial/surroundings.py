@@ -16,8 +16,8 @@ from rag_kernels.eval.build.compile import OBJECT, taken_names
 
 _MATHEMATICS = """
 acosh? asinh? atan2? atanh cbrt ceil copysign cosh? erfc? exp exp2 exp10 expm1 fabs fdim floor fma fmax fmin fmod frexp
-hypot ilogb ldexp lgamma lgamma_r l?lrint lrint l?lround lround log log10 log1p log2 logb modf nan nearbyint nextafter
-nexttoward pow remainder remquo rint round roundeven scalbl?n sincos sinh? sqrt tanh? tgamma trunc [jy][01n]
+hypot ilogb ldexp lgamma lgamma[fl]?_r l?lrint lrint l?lround lround log log10 log1p log2 logb modf nan nearbyint
+nextafter nexttoward pow remainder remquo rint round roundeven scalbl?n sincos sinh? sqrt tanh? tgamma trunc [jy][01n]
 c(?:abs|acosh?|arg|asinh?|atanh?|cosh?|exp|imag|log|log10|pow|proj|real|sinh?|sqrt|tanh?)
 """  # each with f or l behind it
 _C = r"""

@@ -415,7 +415,7 @@ class Trial:
         if self.candidate.tier == "module" or (self.thorough and self.candidate.tier == "composed"):
             subject.prepare(place, self.session.random_recipe())
             profile = subject.profile(place)
-        decoy = self.thorough and self.candidate.tier == "composed" and checks.ghost()
+        decoy = checks.ghost() if self.thorough and self.candidate.tier == "composed" else ""
         if not decoy and self.candidate.tier == "composed" and fuses_nothing(self.candidate.source, self.session.fp):
             self.found.notes.append("its library calls are as many as the problem's operators: nothing is fused")
             return ResultClass("library rewrite")

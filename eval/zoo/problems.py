@@ -205,6 +205,24 @@ PROBLEMS = {
         "torch.rand(256, 512), torch.rand(256, 512)",
         arguments="x, y",
     ),
+    "slopes": task(
+        "F.prelu(x, self.weight)",
+        "torch.randn(256, 512)",
+        setup="self.weight = nn.Parameter(torch.full((n,), 0.25))",
+        init=", n",
+        given="512",
+    ),
+    "between": task(
+        "torch.lerp(x, y, t)",
+        "torch.randn(256, 512), torch.randn(256, 512), torch.rand(256, 512)",
+        arguments="x, y, t",
+    ),
+    "powers": task("torch.pow(x, y)", "torch.rand(256, 512) + 0.5, torch.randn(256, 512)", arguments="x, y"),
+    "same lines": task(
+        "(x.unsqueeze(1) == y.unsqueeze(0)).all(dim=-1)",
+        "(y := torch.randint(0, 50000, (256, 24)))[torch.randint(0, 256, (192,))], y",
+        arguments="x, y",
+    ),
     "arcosine": task("torch.acosh(x)", "torch.rand(256, 512) * 9 + 1"),
     "spread products": task(
         "(x.unsqueeze(2) * y.unsqueeze(0)).sum(1)", "torch.randn(64, 256), torch.randn(256, 64)", arguments="x, y"

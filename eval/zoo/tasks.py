@@ -629,6 +629,42 @@ for (int64_t i = 0; i < x.numel(); ++i) {
 }""",
         ),
         Task(
+            "slopes",
+            "In x, In weight, Out out",
+            """\
+const int64_t n = weight.size(0);
+for (int64_t i = 0; i < x.numel(); ++i) {
+  const float v = x.data[i], w = weight.data[i % n];
+  out.data[i] = v > 0 ? v : w * v;
+}""",
+        ),
+        Task(
+            "between",
+            "In x, In y, In t, Out out",
+            """\
+for (int64_t i = 0; i < x.numel(); ++i) {
+  const float a = x.data[i], b = y.data[i], s = t.data[i];
+  out.data[i] = std::fabs(s) < 0.5f ? a + s * (b - a) : b - (b - a) * (1 - s);
+}""",
+        ),
+        Task(
+            "powers",
+            "In x, In y, Out out",
+            """\
+for (int64_t i = 0; i < x.numel(); ++i) {
+  const float a = x.data[i], b = y.data[i];
+  out.data[i] = std::pow(a, b);
+}""",
+        ),
+        Task(
+            "same lines",
+            "Classes x, Classes y, int64_t dim, Truth out",
+            """\
+const int64_t n = x.size(-1), rows = x.size(0), others = y.size(0);
+for (int64_t r = 0; r < rows; ++r)
+  for (int64_t j = 0; j < others; ++j) out.data[r * others + j] = !memcmp(x.data + r * n, y.data + j * n, n * 8);""",
+        ),
+        Task(
             "arcosine",
             "In x, Out out",
             "for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = std::acosh(x.data[i]);",

@@ -8,6 +8,7 @@ it has yielded, so that one child traces for all searches that go on together.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
@@ -43,6 +44,7 @@ LARGE_FLOPS = 4e9
 RUNG_BYTES = 64 << 20  # sanitizers are ten times as slow, or more
 GROWN_TIMES, GROWN_BYTES, GROWN_FLOPS = 8, 32 << 20, 2e9
 GROWN_TRIES = 6
+GROWN_LESS = 3  # times, where there is no room for more
 
 
 Search = Generator[Problem, FunctionalProblem | None, FunctionalProblem | None]
@@ -222,14 +224,17 @@ def _few(fp: FunctionalProblem, small: FunctionalProblem, few: Few) -> Search:
 
 
 def _grown(fp: FunctionalProblem, sizes: Grown, reach: Reach = "all") -> Search:
-    """Find the problem with one size grown, by itself or with those equal to it; others make room."""
-    for together in (False, True):
-        shrink = min(1.0, GROWN_BYTES / (GROWN_TIMES * footprint(fp)))
+    """Find the problem with one size grown, by itself or with those equal to it; others make room.
+
+    It grows less where there is no room for more.
+    """
+    for together, times in itertools.product((False, True), (GROWN_TIMES, GROWN_LESS)):
+        shrink = min(1.0, GROWN_BYTES / (times * footprint(fp)))
         for _ in range(GROWN_TRIES):
             changed = grown(
                 unfolded(fp.problem),
                 sizes.number,
-                times=GROWN_TIMES,
+                times=times,
                 shrink=shrink,
                 together=together,
                 reach=reach,
