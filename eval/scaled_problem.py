@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +25,8 @@ FREE = {"batch": 2, "inputs": 8, "all": 16}  # smaller ones may be kernel sizes,
 DRAWS = ("get_inputs", "get_init_inputs")
 _TRIES = 12
 MOST_TIMES = 64  # as many elements, by several sizes that grow
+# By how much each size is multiplied, so that two such problems tell sizes apart: what divided them divides them still.
+MULTIPLES = ((2, 3), (3, 2), (3, 5), (5, 2), (2, 5), (5, 3), (4, 3), (3, 4), (4, 5), (5, 4), (2, 7), (7, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,23 @@ def larger_sizes(problem: Problem, *, reach: Reach) -> Problem | None:
     sites, reaches = _sites(problem.source), _within(reach)
     changes = {s.key: 2 * s.value + 1 for s in sites if s.reach in reaches}
     return _rewritten(problem, sites, changes) if changes else None
+
+
+def told_apart(problem: Problem, number: int, keys: Collection[str], *, together: bool = False) -> Problem | None:
+    """Multiply these sizes each by a number of its own; there are two such problems. None: there is no size to change.
+
+    With `together` sizes that are equal stay equal.
+    """
+    sites, sizes = _sites(problem.source), free_sizes(problem)
+    kinds = list(dict.fromkeys(sizes.values() if together else sizes))
+    times = {kind: MULTIPLES[i % len(MULTIPLES)][number] for i, kind in enumerate(kinds)}
+    changes = {key: value * times[value if together else key] for key, value in sizes.items() if key in keys}
+    return _rewritten(problem, sites, changes) if changes else None
+
+
+def free_sizes(problem: Problem, *, reach: Reach = "all") -> dict[str, int]:
+    """Return the sizes within `reach` that may be changed, by the keys that `told_apart` takes."""
+    return dict(_free([site for site in _sites(problem.source) if site.reach in _within(reach)]))
 
 
 def grown(

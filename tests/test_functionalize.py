@@ -72,6 +72,81 @@ def test_a_convolution_becomes_readable_python(workers: Workers) -> None:
     assert done.verified and done.notice == "" and not done.uses_random and not done.mutated
 
 
+CACHED = """
+import torch, torch.nn as nn
+batch, new, width, past, heads = 2, 16, 32, 24, 4
+class Model(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.split, self.heads = nn.Linear(width, 3 * width), heads
+    def forward(self, x, cache):
+        B, T, C = x.shape
+        q, k, v = self.split(x).split(C, dim=-1)
+        k = torch.cat([cache.expand(B, -1, -1), k], dim=1)
+        q, k = (t.reshape(B, t.shape[1], self.heads, C // self.heads).transpose(1, 2) for t in (q, k))
+        ahead = torch.arange(k.shape[2])[None, :] <= torch.arange(T)[:, None] + cache.shape[1]
+        scores = (q @ k.transpose(-2, -1) / C**0.5).masked_fill(~ahead, 0.0)
+        halves = nn.functional.avg_pool1d(x.transpose(1, 2), 3, stride=2).flatten(1)
+        return scores, v[:, T // 2 :] * torch.ones(C), halves
+def get_inputs():
+    return [torch.randn(batch, new, width), torch.randn(1, past, width)]
+def get_init_inputs():
+    return [width, heads]
+"""
+
+
+def test_sizes_are_read_from_the_shapes_of_arguments_and_serve_others(workers: Workers) -> None:
+    done = functionalize(Problem("cached", CACHED), workers=workers)
+    lines = [line.strip() for line in done.source.splitlines()]
+    assert "N, M, K = x.shape[0], x.shape[1], x.shape[2]" in lines
+    assert "offset=24,  # cache.shape[1]" in lines and "divisor=5.656854249492381,  # of these sizes" in lines
+    written = "\n".join(lines)
+    for text in (
+        "cache.expand((N, -1, -1))",
+        ".reshape((N, M, 4, K // 4))",
+        ".reshape((N, cat.shape[1], 4, K // 4))",
+        "torch.arange(M, device=",
+        "[:, M // 2:]",
+        "torch.ones((K,), device=",
+    ):
+        assert text in written, text
+    assert "alone" not in written and "are numbers" not in written
+    # An odd length and another batch: sizes at which nothing was recorded. The constants' sizes stay.
+    verify(Problem("cached", CACHED.replace("= 2, 16, 32, 24, 4", "= 3, 19, 32, 24, 4")), done.source, done.arguments)
+
+
+def test_a_size_that_nothing_tells_stays_a_number_and_says_so(workers: Workers) -> None:
+    """No argument has the drawn rows; and where the code itself has a number, no other sizes are found."""
+    drawn = problem(
+        "self.rows = rows",
+        "return x.sum(0) + torch.zeros(self.rows, x.shape[1]).sum(0)",
+        "torch.randn(batch, width)",
+        constants="batch, width, rows = 8, 32, 64",
+        args="rows",
+    )
+    lines = [line.strip() for line in functionalize(drawn, workers=workers).source.splitlines()]
+    at = next(i for i, line in enumerate(lines) if "torch.zeros(" in line)
+    assert "torch.zeros((64, N)" in lines[at] and lines[at - 1].startswith("# the sizes below that are numbers")
+    fixed = problem("pass", "return x.reshape(4, 2, 64).sum(1)", "torch.randn(4, 128)")
+    source = functionalize(fixed, workers=workers).source
+    assert "x.reshape((4, 2, 64))" in source and "# its sizes are numbers" in source
+
+
+def test_sizes_that_only_go_together_by_themselves_are_named_one_by_one(workers: Workers) -> None:
+    """Two sizes whose ratio has to stay whole: the others are told all the same."""
+    patches = problem(
+        "self.size, self.patch = size, patch\nself.positions = nn.Parameter(torch.randn((size // patch) ** 2, width))",
+        "assert self.size % self.patch == 0\n"
+        "x = x.reshape(x.shape[0], self.size // self.patch, self.patch, -1).sum(2)\n"
+        "return x.reshape(x.shape[0], -1, self.positions.shape[1]) + self.positions",
+        "torch.randn(batch, size, size // patch * width)",
+        constants="batch, size, patch, width = 4, 64, 16, 24",
+        args="size, patch, width",
+    )
+    source = functionalize(patches, workers=workers).source
+    assert "x.shape[0]" in source and "# its sizes are numbers" not in source
+
+
 def test_features_are_counted(workers: Workers) -> None:
     features = functionalize(CONV, workers=workers).features
     outputs = 4 * 8 * 7 * 7

@@ -142,6 +142,8 @@ class _Reader:
                 return self.emit("compare", [self.read(node.left), *(self.read(item) for item in node.comparators)])
             case ast.Call():
                 return self.call(node)
+            case ast.Attribute(attr="shape"):
+                return None  # a size is no value
             case ast.Attribute():
                 receiver = self.read(node.value)
                 return self.emit("transpose", [receiver]) if node.attr in {"T", "mT"} else receiver

@@ -99,17 +99,18 @@ def functionalize(
     memory_bytes: int | None = None,
     threads: int | None = None,
     resized: bool = False,
+    named: bool = True,
 ) -> FunctionalProblem:
     """Record, emit and verify one problem in a child process.
 
     `resized` says that the sizes are not the author's: the result's problem then folds the indices that it draws into
-    what they index (`ingest.functional.ranges`).
+    what they index (`ingest.functional.ranges`). Sizes are `named` in its text unless nobody will read it.
 
     Raises ProblemError with the reason when the problem cannot be used, or when the child fails or takes longer than
     `deadline_s`.
     """
     doing(f"tracing {problem.name}")
-    payload = {"problem": problem, "threads": threads, "resized": resized}
+    payload = {"problem": problem, "threads": threads, "resized": resized, "named": named}
     crashed: list[str] = []
     crash = ""
     while True:
@@ -148,7 +149,7 @@ def functionalize_each(
     forms: list[FunctionalProblem | None] = []
     for problem in problems:
         try:
-            forms.append(functionalize(problem, workers=workers, deadline_s=deadline_s, resized=True))
+            forms.append(functionalize(problem, workers=workers, deadline_s=deadline_s, resized=True, named=False))
         except ProblemError:
             forms.append(None)
     return forms

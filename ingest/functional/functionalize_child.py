@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, TensorArgument, TrainingStep
+from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, TensorArgument
 from rag_kernels.eval.scaled_problem import fit
 from rag_kernels.ingest.description.features import (
     count_flops,
@@ -26,10 +27,12 @@ from rag_kernels.ingest.description.features import (
 )
 from rag_kernels.ingest.functional.functionalize import ANY, RUNS
 from rag_kernels.ingest.functional.ranges import in_range, index_bounds, range_unknown
+from rag_kernels.ingest.functional.sizes_by_name import DEEP_NODES, sizes_by_name
 from rag_kernels.ingest.functional.verify import Disagrees, DoesNotRun, ModuleFails, Ran, compare, run_module
-from rag_kernels.ingest.graphs.emit import Emitted, emit
+from rag_kernels.ingest.graphs.emit import Emitted, emit, names_of
 from rag_kernels.ingest.graphs.graph import Functional, functional
-from rag_kernels.ingest.graphs.recording import refuse_dtype, trace
+from rag_kernels.ingest.graphs.named_sizes import alike, holds_sizes
+from rag_kernels.ingest.graphs.recording import Trace, refuse_dtype, trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Limit:
 # The later limits are for problems that cannot be shrunk to the first. Each smaller problem has to be recorded, which
 # takes seconds for a deep network, so those start at the second.
 LIMITS = (Limit(64e6, 256e6, 4e9), Limit(512e6, 1e9, 30e9), Limit(800e6, 2e9, 90e9))
-DEEP_NODES = 150
+ALONE = "its sizes are numbers: no others were found at which the graph is the same"
 UNIT = 1_000_000  # a load of 1, in the bytes that `fit` compares
 
 
@@ -65,7 +68,12 @@ def functionalize_here(payload: dict[str, Any]) -> FunctionalProblem | dict[str,
     random.seed(0)
     torch.manual_seed(0)
     try:
-        return _functionalize(problem, frozenset(payload.get("crashed", ())), resized=bool(payload.get("resized")))
+        return _functionalize(
+            problem,
+            frozenset(payload.get("crashed", ())),
+            resized=bool(payload.get("resized")),
+            named=bool(payload.get("named")),
+        )
     except ProblemError as error:
         return {"reason": str(error)}
     except (MemoryError, RecursionError) as error:
@@ -79,29 +87,33 @@ def functionalize_several_here(payload: dict[str, Any]) -> list[FunctionalProble
     return [functionalize_here(one | {"problem": problem}) for problem in payload["problems"]]
 
 
-def _functionalize(problem: Problem, crashed: Set[str], *, resized: bool) -> FunctionalProblem:
+def _functionalize(problem: Problem, crashed: Set[str], *, resized: bool, named: bool) -> FunctionalProblem:
+    if named:
+        with suppress(DoesNotRun, Disagrees):
+            return _attempt(problem, crashed, plain=False, resized=resized, named=True)
     try:
         return _attempt(problem, crashed, plain=False, resized=resized)
     except (DoesNotRun, Disagrees):  # an operator whose Python spelling is not known well enough
         return _attempt(problem, crashed, plain=True, resized=resized)
 
 
-def _attempt(problem: Problem, crashed: Set[str], *, plain: bool, resized: bool) -> FunctionalProblem:
+def _attempt(
+    problem: Problem, crashed: Set[str], *, plain: bool, resized: bool, named: bool = False
+) -> FunctionalProblem:
+    whole, first = _recorded(problem)
+    has_sizes = named and holds_sizes(whole)
+    sizes = sizes_by_name(problem, whole, first.calls, names_of(whole)) if has_sizes else None
     forms: dict[str, tuple[Functional, Emitted]] = {}
-    steps: dict[str, TrainingStep | None] = {}
 
     def form(of: Problem) -> tuple[Functional, Emitted]:
         if of.id not in forms:
-            recorded = trace(of)
-            steps[of.id] = recorded.step
-            graph = functional(of.name, recorded)
-            for spec in (spec for node in graph.nodes for spec in node.outputs):
-                refuse_dtype(of, spec)
-            forms[of.id] = graph, emit(graph, recorded.attributes, plain=plain)
+            graph, recorded = (whole, first) if of.id == problem.id else _recorded(of)
+            own = sizes if sizes and alike(graph, whole) else None
+            remark = ALONE if has_sizes and own is None else ""
+            forms[of.id] = graph, emit(graph, recorded.attributes, sizes=own, plain=plain, remark=remark)
         return forms[of.id]
 
     graph, emitted = form(problem)
-    step = steps[problem.id]
     verified, notice = _verified(problem, form, crashed, resized=resized)
     return FunctionalProblem(
         problem=in_range(problem, graph) if resized else problem,
@@ -120,8 +132,16 @@ def _attempt(problem: Problem, crashed: Set[str], *, plain: bool, resized: bool)
         written=graph.written,
         bounds=index_bounds(graph),
         as_drawn=range_unknown(graph),
-        step=step,
+        step=first.step,
     )
+
+
+def _recorded(problem: Problem) -> tuple[Functional, Trace]:
+    recorded = trace(problem)
+    graph = functional(problem.name, recorded)
+    for spec in (spec for node in graph.nodes for spec in node.outputs):
+        refuse_dtype(problem, spec)
+    return graph, recorded
 
 
 def _verified(

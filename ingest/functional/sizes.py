@@ -130,7 +130,7 @@ def _small(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem:
     guess = scaled(problem, SMALL_BYTES / footprint(fp) / 2)
     if guess is not None:
         with contextlib.suppress(ProblemError):
-            small = functionalize(guess, workers=workers, resized=True)
+            small = functionalize(guess, workers=workers, resized=True, named=False)
             if footprint(small) <= 4 * SMALL_BYTES and small.graph_key == fp.graph_key:
                 return replace(small, notice=difference(problem, guess))
     return functionalize_to_fit(fp.problem, workers=workers, max_bytes=SMALL_BYTES, full=fp)

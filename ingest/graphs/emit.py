@@ -1,7 +1,8 @@
 """From a functional graph to readable Python: `def module_fn(x, conv_weight, conv_bias, *, stride=2)`.
 
-Comes in: arguments, nodes and the module's own numbers (for the names of constants). Goes out: source text and the
-constants that became keywords. The same graph always gives the same text. Knows nothing of tracing or running.
+Comes in: arguments, nodes, the module's own numbers (for the names of constants), and names for sizes where they are
+known. Goes out: source text and the constants that became keywords. The same graph always gives the same text. Knows
+nothing of tracing or running.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import Argument, Node, Ref, Scalar, ScalarArgument, TensorArgument, Value
 from rag_kernels.ingest.graphs.graph import Functional, bind, overload, refs
+from rag_kernels.ingest.graphs.named_sizes import NamedSizes
 from rag_kernels.ingest.graphs.spelling import (
     ALWAYS,
     F_OTHER,
@@ -28,12 +30,14 @@ from rag_kernels.ingest.graphs.spelling import (
     RECURRENT_ORDER,
     REDUCTIONS,
     RENAMED,
-    SHAPES,
+    stays_in_call,
 )
 
 Constant = Scalar | tuple[Scalar, ...]
 
 LINE = 110
+FOLLOWS = "of these sizes"
+UNTOLD = "the sizes below that are numbers are those of these arguments alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class _Constants:
     taken: set[str]
     numbers: Mapping[str, float]
     names: dict[str, Constant] = field(default_factory=dict)
+    remarks: dict[str, str] = field(default_factory=dict)  # on constants that follow the sizes
 
     def add(self, wanted: str, value: Constant) -> str:
         name, number = wanted, 1
@@ -69,30 +74,50 @@ def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
-def emit(functional: Functional, numbers: Mapping[str, float], *, plain: bool = False) -> Emitted:
+def emit(
+    functional: Functional,
+    numbers: Mapping[str, float],
+    *,
+    sizes: NamedSizes | None = None,
+    plain: bool = False,
+    remark: str = "",
+) -> Emitted:
     """Write the graph as `module_fn` and list its keyword constants.
 
-    `plain` spells every call as `torch.ops.aten...`: less readable, but nothing is translated.
+    `sizes` are written by name, where they have one, and `remark` stands at the head of the body. `plain` spells every
+    call as `torch.ops.aten...`: less readable, but nothing is translated.
     """
-    taken = {a.name for a in functional.arguments} | {n.name for n in functional.nodes} | {"torch", "F"}
-    return _Writer(functional, _Constants(taken, numbers), plain).write()
+    sizes = sizes or NamedSizes()
+    constants = _Constants(names_of(functional) | {name for name, _ in sizes.heads}, numbers)
+    return _Writer(functional, constants, sizes, plain).write(remark)
+
+
+def names_of(functional: Functional) -> set[str]:
+    """Return the names that the text has for arguments, values and packages."""
+    return {a.name for a in functional.arguments} | {n.name for n in functional.nodes} | {"torch", "F"}
 
 
 class _Writer:
-    def __init__(self, functional: Functional, constants: _Constants, plain: bool) -> None:
-        self.functional, self.constants, self.plain = functional, constants, plain
+    def __init__(self, functional: Functional, constants: _Constants, sizes: NamedSizes, plain: bool) -> None:
+        self.functional, self.constants, self.sizes, self.plain = functional, constants, sizes, plain
         self.device = next((a.name for a in functional.arguments if isinstance(a, TensorArgument)), "")
         self.items: dict[str, dict[int, str]] = {}  # multi-output node -> index -> name of its getitem
         for node in functional.nodes:
             if node.op == "getitem" and isinstance(node.args[0], Ref) and isinstance(node.args[1], int):
                 self.items.setdefault(node.args[0].name, {})[node.args[1]] = node.name
 
-    def write(self) -> Emitted:
+    def write(self, remark: str) -> Emitted:
         used = {r for n in self.functional.nodes if n.op != "getitem" for v in _values(n) for r in refs(v)}
         used |= set(self.functional.results)
         # A getitem is written where its source is unpacked.
-        body = [self._statement(n, n.name in used) for n in self.functional.nodes if n.op != "getitem"]
-        body = [*_guards(self.functional.arguments), *body, f"return {', '.join(self.functional.results)}"]
+        body = [
+            line
+            for n in self.functional.nodes
+            if n.op != "getitem"
+            for line in (*([f"# {UNTOLD}"] if n.name in self.sizes.untold else []), self._statement(n, n.name in used))
+        ]
+        begins = [*_guards(self.functional.arguments), *_heads(self.sizes.heads), *([f"# {remark}"] if remark else [])]
+        body = [*begins, *body, f"return {', '.join(self.functional.results)}"]
         lines = [*self._signature(), *(wrapped for line in body for wrapped in _wrapped(f"    {line}"))]
         functions = any("F." in line for line in body)
         header = ["import torch", *(["import torch.nn.functional as F"] if functions else []), "", ""]
@@ -100,7 +125,10 @@ class _Writer:
 
     def _signature(self) -> list[str]:
         arguments = [f"    {a.name},  # {_describe(a)}" for a in self.functional.arguments]
-        constants = [f"    {name}={_literal(value)}," for name, value in self.constants.names.items()]
+        remarks = {name: f"  # {remark}" for name, remark in self.constants.remarks.items()}
+        constants = [
+            f"    {name}={_literal(value)},{remarks.get(name, '')}" for name, value in self.constants.names.items()
+        ]
         return ["def module_fn(", *arguments, *(["    *,", *constants] if constants else []), "):"]
 
     def _statement(self, node: Node, whole: bool) -> str:
@@ -200,7 +228,10 @@ class _Writer:
 
     def _text(self, node: Node, op: str, argument: str, value: Value) -> str:
         value = _collapsed(argument, value)
-        if operator(op).literal_numbers or argument in SHAPES or not _is_number(value):
+        if (texts := self.sizes.of(node, argument)) is not None:
+            several = isinstance(value, tuple)
+            return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})" if several else texts[0]
+        if stays_in_call(op, argument) or not _is_number(value):
             return self._plain(value)
         wanted = RENAMED.get(argument, argument)
         if argument in {"other", "self", "exponent", "value", "alpha", "beta"} or argument in RENAMED:
@@ -209,7 +240,10 @@ class _Writer:
             if not own and (trivial or (isinstance(value, float) and not math.isfinite(value))):
                 return self._plain(value)
             wanted = own or (OPERAND_NAMES.get(op, wanted) if argument in {"other", "self", "exponent"} else wanted)
-        return self.constants.add(wanted, value)  # type: ignore[arg-type]
+        constant = self.constants.add(wanted, value)  # type: ignore[arg-type]
+        if (follows := self.sizes.constants.get((node.name, argument))) is not None:
+            self.constants.remarks[constant] = follows or FOLLOWS
+        return constant
 
     def _plain(self, value: Value) -> str:
         if isinstance(value, Ref):
@@ -229,7 +263,7 @@ class _Writer:
     def _write_slice(self, bound: dict[str, str]) -> str:
         start, end, step = bound.get("start", ""), bound.get("end", ""), bound.get("step", "")
         start = "" if start in ("None", "0") else start
-        end = "" if end == "None" or (end and int(end) > 1 << 40) else end
+        end = "" if end == "None" or (end.isdigit() and int(end) > 1 << 40) else end
         span = f"{start}:{end}" + (f":{step}" if step else "")
         return f"{bound['self']}[{_colons(int(bound.get('dim', 0)))}{span}]"
 
@@ -256,6 +290,12 @@ class _Writer:
 
     def _recurrent(self, name: str, bound: dict[str, str]) -> str:
         return f"torch.{name}({', '.join(bound[argument] for argument in RECURRENT_ORDER)})"
+
+
+def _heads(heads: tuple[tuple[str, str], ...]) -> list[str]:
+    """Return the statement that reads sizes from the shapes of arguments."""
+    names, places = (", ".join(column) for column in zip(*heads, strict=True)) if heads else ("", "")
+    return [f"{names} = {places}"] if heads else []
 
 
 def _guards(arguments: tuple[Argument, ...]) -> list[str]:

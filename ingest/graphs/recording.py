@@ -38,7 +38,13 @@ from rag_kernels.eval.records import (
     TrainingStep,
 )
 from rag_kernels.ingest.graphs.recurrent import shape_only_recurrence
-from rag_kernels.ingest.graphs.stand_ins import assertions_hold, bincount_of_minlength, of_backward, replaced_parameters
+from rag_kernels.ingest.graphs.stand_ins import (
+    Calls,
+    assertions_hold,
+    bincount_of_minlength,
+    of_backward,
+    replaced_parameters,
+)
 
 _VALUE_READS = (DataDependentOutputException, DynamicOutputShapeException)
 
@@ -56,6 +62,7 @@ class Trace:
     placeholders: tuple[str, ...]
     reassigned: tuple[str, ...]  # names of the buffers that the forward replaced by a new tensor
     attributes: dict[str, float]  # the module's own numbers: names for constants
+    calls: int  # of PyTorch's functions, in the forward
     step: TrainingStep | None = None
 
 
@@ -127,15 +134,26 @@ def _step(problem: Problem, what: str, call: Callable[[], Any]) -> Any:
         raise ProblemError(f"{problem.name}: {what} fails: {error_line(error)}.") from error
 
 
-def trace(problem: Problem) -> Trace:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The same problem at sizes that were recorded; another recording is then given up where it cannot be alike.
+
+    `module` says that the module is of the same sizes, so that it may be made with data where that one was.
+    """
+
+    calls: int
+    module: bool
+
+
+def trace(problem: Problem, *, known: Known | None = None) -> Trace:
     """Return the recorded forward of a problem, run on fake tensors.
 
-    Raises ProblemError when it cannot be recorded.
+    Raises ProblemError when it cannot be recorded, or not as what is `known`: without data, by as many calls.
     """
     module = execute(problem)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    model = _fake_or_real(mode, lambda: build(problem, module))
-    inputs = _fake_or_real(mode, lambda: make_inputs(problem, module))
+    model = _fake_or_real(mode, lambda: build(problem, module), may_be_real=known is None or known.module)
+    inputs = _fake_or_real(mode, lambda: make_inputs(problem, module), may_be_real=known is None)
     leaves, spec = pytree.tree_flatten(inputs)
     state = collect_state(model)
     _refuse_unusual(problem, [s.tensor for s in state], leaves)
@@ -159,13 +177,14 @@ def trace(problem: Problem) -> Trace:
         bincount_of_minlength(),
         assertions_hold(),
         replaced_parameters(),
+        Calls(known.calls if known else None) as calls,
     ):
         fakes = [mode.from_tensor(t) if not _is_fake(t, mode) else t for t in tensors]
         graph = _record(problem, forward, fakes)
     owned_names = names[len(leaves) :]
     arguments = _arguments(leaves, names[: len(leaves)], state, owned_names)
     placeholders = (*owned_names, *(n for n, x in zip(names, leaves, strict=False) if isinstance(x, Tensor)))
-    return Trace(graph, arguments, placeholders, tuple(reassigned), attributes, _step_of(module))
+    return Trace(graph, arguments, placeholders, tuple(reassigned), attributes, calls.made, _step_of(module))
 
 
 def _step_of(module: ModuleType) -> TrainingStep | None:
@@ -204,15 +223,19 @@ def refuse_dtype(problem: Problem, spec: TensorSpec) -> None:
         )
 
 
-def _fake_or_real(mode: FakeTensorMode, call: Callable[[], Any]) -> Any:
+def _fake_or_real(mode: FakeTensorMode, call: Callable[[], Any], *, may_be_real: bool) -> Any:
     """Call under fake tensors; for real when the code reads a tensor's value, or converts a module to another dtype."""
     try:
         with mode, replaced_parameters():
             return call()
-    except _VALUE_READS:
+    except _VALUE_READS as error:
+        if not may_be_real:
+            raise ProblemError(f"A tensor's value is read: {error_line(error)}.") from error
         return call()
     except ProblemError as error:
-        if "Couldn't swap" not in str(error):  # PyTorch cannot exchange the parameters of a module for other fake ones
+        if not may_be_real or "Couldn't swap" not in str(
+            error
+        ):  # PyTorch cannot exchange the parameters of a module for other fake ones
             raise
         return call()
 

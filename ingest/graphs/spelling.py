@@ -5,6 +5,8 @@ Here, by the same names, is the text of those that Python writes in another way:
 of it in that table would be empty nine times in ten. Arguments go by the names of their schemas.
 """
 
+from rag_kernels.eval.aten import operator
+
 INFIX = {
     "add": "+",
     "sub": "-",
@@ -124,3 +126,8 @@ RECURRENT_ORDER = (
     "bidirectional",
     "batch_first",
 )
+
+
+def stays_in_call(op: str, argument: str) -> bool:
+    """Return whether an argument's numbers are sizes and places, which stay in the call: no keyword holds them."""
+    return operator(op).literal_numbers or argument in SHAPES

@@ -1,7 +1,7 @@
 """What recording on fake tensors does in place of PyTorch: fixed shapes, modules that change, plain backward operators.
 
 Comes in: nothing; `bincount_of_minlength()`, `assertions_hold()` and `replaced_parameters()` hold inside their blocks,
-and `of_backward()` is a table for recording. Knows nothing of problems.
+`Calls` counts inside its own, and `of_backward()` is a table for recording. Knows nothing of problems.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.overrides import TorchFunctionMode
+
+from rag_kernels.eval.errors import Internal
 
 # Kept whole: a scatter, a table's or a pool's gradient is one operator to a reader, and no sum of plain ones.
 _WHOLE = ("max_pool", "avg_pool", "embedding", "unfold", "cudnn", "miopen")
@@ -59,6 +61,24 @@ class _Callers(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         finally:
             self.inside = before
+
+
+class TooManyCalls(Internal):
+    """The forward calls more of PyTorch's functions than was allowed."""
+
+
+class Calls(TorchFunctionMode):
+    """Count the calls of PyTorch's functions inside the block; raises TooManyCalls above a number of them."""
+
+    def __init__(self, most: int | None = None) -> None:
+        super().__init__()
+        self.made, self.most = 0, most
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.made += 1
+        if self.most is not None and self.made > self.most:
+            raise TooManyCalls
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
