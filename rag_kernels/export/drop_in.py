@@ -421,10 +421,13 @@ def _as_it_was(now: Any, value: Any) -> bool:
     return isinstance(value, bool | int | float | str | None | torch.dtype | torch.device) and bool(now == value)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _told_of_recording(reason: str) -> None:
     """Warn, while a graph is recorded, that it is the module's."""
     warnings.warn(f"The compiled kernel is not used in what is recorded: {reason}", KernelNotUsed, stacklevel=2)
+
+
+# All that `torch.compiler.assume_constant_result` sets; it imports the compiler for it, which takes as long as torch.
+_told_of_recording.__dict__["_dynamo_marked_constant"] = True
 
 
 def _changed_traced(

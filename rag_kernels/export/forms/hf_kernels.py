@@ -22,7 +22,6 @@ from rag_kernels.export.evidence import CARD, CARD_OF_BACKWARD, Pulled, of_varia
 from rag_kernels.export.forms.portable import machine
 from rag_kernels.export.forms.torch_op_package import BACKWARD, carried, content_of, libraries, loaded, name_of
 from rag_kernels.export.package import Folder
-from rag_kernels.export.serving import contents, held, layer, results
 
 VERSION = 1
 UNKNOWN = "Unknown"  # a licence nobody named
@@ -154,7 +153,7 @@ def _layers(attempt: Attempt) -> dict[str, str]:
     return {
         "layers.py": LAYERS.format(name=layer_name(attempt), signature=ast.unparse(found.args), given=given),
         "_problem.py": source,
-        **{f"_{Path(str(m.__file__)).name}": carried(Path(str(m.__file__))) for m in (layer, held, results, contents)},
+        **carried("layer", "held", "results", "contents"),
     }
 
 

@@ -18,9 +18,9 @@ from rag_kernels.export.evidence import CARD_OF_BACKWARD, Pulled
 from rag_kernels.export.forms.module_file import compiled_of, literal
 from rag_kernels.export.forms.portable import NEEDS, headers, machine, portable_library
 from rag_kernels.export.package import Folder
-from rag_kernels.export.serving import guard, launch, served, torch_operator
 
 KERNEL, BACKWARD = "kernel", "backward"  # libraries and sources
+SERVING = Path(__file__).parents[1] / "serving"  # read, not imported: some of it loads torch
 NEEDED = ("torch>=2.6", "apache-tvm-ffi>=0.1.9,<0.2")
 INIT = '''\
 """{summary}
@@ -243,10 +243,7 @@ def content_of(
     )
     files: dict[str, str] = {
         "__init__.py": init,
-        **{
-            f"_{Path(str(m.__file__)).name}": carried(Path(str(m.__file__)))
-            for m in (guard, launch, served, torch_operator)
-        },
+        **carried("guard", "launch", "served", "torch_operator"),
         f"{KERNEL}{suffix}": candidate.source,
         **headers(candidate.source),
         "card.json": card_json(told),
@@ -281,9 +278,11 @@ def name_of(attempt: Attempt) -> str:
     return name if name[:1].isalpha() else f"kernel_{name}"
 
 
-def carried(file: Path) -> str:
-    """Return a file of ours as a package carries it: its imports of ours are of its neighbours."""
-    return re.sub(r"from rag_kernels\.export\.serving\.(\w+) import", r"from ._\1 import", file.read_text())
+def carried(*modules: str) -> dict[str, str]:
+    """Return files of `serving` as a package carries them: their imports of ours are of its neighbours."""
+    texts = {f"_{module}.py": (SERVING / f"{module}.py").read_text() for module in modules}
+    ours = re.compile(r"from rag_kernels\.export\.serving\.(\w+) import")
+    return {name: ours.sub(r"from ._\1 import", text) for name, text in texts.items()}
 
 
 PACKAGE = Folder(
