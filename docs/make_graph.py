@@ -13,8 +13,13 @@ ROOT_SAYS = {
     "eval": "Nouns that every package uses",
     "rag_kernels": "Nouns that every package uses",
     "rag_kernels/offline": "The writer: which drafts, in which order",
+    "rag_kernels/offline/cuda": "One element a thread, teams of threads, attention and order",
 }
-TOP_SAYS = {"eval": "The face", "rag_kernels": "The face, and what puts the packages together"}
+TOP_SAYS = {
+    "eval": "The face",
+    "rag_kernels": "The face, and what puts the packages together",
+    "rag_kernels/offline/cuda": "A function of kernels, and what builds on several of the packages",
+}
 
 HEAD = """# Folders and packages
 

@@ -13,7 +13,8 @@ from support.generated_kernels import Case, functional, halved, worst_ratio
 
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
-from rag_kernels.offline.cuda import kept_columns, multi_block_rows, region, stepped_points, strip_points, window_rows
+from rag_kernels.offline.cuda import multi_block_rows, region
+from rag_kernels.offline.cuda.elements import kept_columns, stepped_points, strip_points, window_rows
 from rag_kernels.offline.cuda.function import CudaParameters
 
 RATIO = 1.1  # of PyTorch's own error

@@ -23,9 +23,9 @@ from rag_kernels.offline.composed_sizes import reshaped, shapes_made
 from rag_kernels.offline.cpp import region
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda import function as cuda
+from rag_kernels.offline.cuda.elements.vectorized import KEPT_BYTES
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.multi_block_rows import MAX_ROW_ELEMENTS
-from rag_kernels.offline.cuda.vectorized import KEPT_BYTES
 from rag_kernels.offline.foreign_kernel import Foreign, is_foreign
 from rag_kernels.offline.fusion.attention import lowered_with_attention
 from rag_kernels.offline.fusion.common_values import shared

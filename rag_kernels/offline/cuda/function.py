@@ -13,33 +13,23 @@ from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda.attention import attention_text
-from rag_kernels.offline.cuda.block_text import HEAD, linked
+from rag_kernels.offline.cuda.block_text import HEAD
 from rag_kernels.offline.cuda.column_scans import ColumnScans
+from rag_kernels.offline.cuda.elements.choice import VectorizedRegion, wide_region
+from rag_kernels.offline.cuda.fixed_texts import called, fixed_text
 from rag_kernels.offline.cuda.joined_points import JoinedPoints, together
-from rag_kernels.offline.cuda.kept_columns import KeptColumns, kept_columns
 from rag_kernels.offline.cuda.multi_block_rows import multi_block_region
-from rag_kernels.offline.cuda.multi_block_rows_text import COPIES, EXCHANGE, MULTI_BLOCK_HEAD
 from rag_kernels.offline.cuda.needs import Needs
-from rag_kernels.offline.cuda.order import HEAD as ORDER
 from rag_kernels.offline.cuda.order import order_text
+from rag_kernels.offline.cuda.products import Product, product_of
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda.scatter import scatter_text
-from rag_kernels.offline.cuda.short_lanes import ShortLanes, short_lanes_region
-from rag_kernels.offline.cuda.stepped_points import stepped_points
-from rag_kernels.offline.cuda.strided_points import strided_points
-from rag_kernels.offline.cuda.strip_points import StripPoints, strip_points
-from rag_kernels.offline.cuda.tiled_scans import HEAD as SCANS
 from rag_kernels.offline.cuda.tiled_scans import TiledScans, tiled_scans
-from rag_kernels.offline.cuda.turned import turned_region
-from rag_kernels.offline.cuda.vectorized import VectorizedRegion, find_quads, vectorized_region
-from rag_kernels.offline.cuda.wide_columns import WideColumns
-from rag_kernels.offline.cuda.window_lanes import WindowLanes, window_lanes
-from rag_kernels.offline.cuda.window_rows import window_rows
 from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir.parameters import c_name
 
-__all__ = ["HEAD", "CudaParameters", "Needs", "constants", "fixed_text", "function_text"]
+__all__ = ["HEAD", "CudaParameters", "Needs", "called", "constants", "fixed_text", "function_text"]
 
 
 def constants(p: CudaParameters) -> str:
@@ -52,28 +42,6 @@ def constants(p: CudaParameters) -> str:
         f"{f', SHORT = {p.short}' if p.short != SHORT else ''}"
         f"{f', SAVING = {p.saving}' if p.saving != DEAR else ''};  // tuning parameters\n"
     )
-
-
-def fixed_text(p: CudaParameters, bodies: str, needs: Needs) -> str:
-    """Return the fixed text that these functions use, and no other; `needs` is what their kernels noted."""
-    parts = parts_of(needs)
-    pieces = linked(parts + bodies)
-    most = f"constexpr int ROW_THREADS = {max(p.threads, p.long_threads, 512)};  // of a row's block at most\n"
-    return (most if "ROW_THREADS" in bodies else "") + pieces + parts
-
-
-def called(bodies: str) -> str:
-    """Return calls of mathematical functions in the fixed pieces that these functions use."""
-    calls = {"LogSum": "rk_logaddexp(", "take_below_near(": "rk_exp_below("}
-    return " ".join(call for used, call in calls.items() if used in bodies)
-
-
-def parts_of(needs: Needs) -> str:
-    """Return the fixed text for products, rows shared by blocks, scans, attention and order."""
-    shared = COPIES if needs.teams or needs.few or needs.scans else ""
-    shared += EXCHANGE if needs.teams or needs.scans else ""
-    shared += (SCANS if needs.scans else "") + (MULTI_BLOCK_HEAD if needs.teams else "")
-    return needs.products() + shared + needs.attentions() + (ORDER if needs.order else "")
 
 
 @dataclass
@@ -192,27 +160,18 @@ def _nest_launch(
     Return the statements that choose between them at the sizes of a call, and launch.
     """
     kernel: CudaRegion = CudaRegion.of(region, function, sizes, parameters)
-    kernel.needs = needs
-    product = kernel.product(name, function)
-    tiles = None if product else tiled_scans(region, function, sizes, parameters, single=True)
+    product = product_of(kernel, function, needs)
+    if product:
+        return _product_launch(name, product, kernels)
+    tiles = tiled_scans(region, function, sizes, parameters, single=True)
     columns = ColumnScans.of(region, function, sizes, parameters)
     kernel = tiles or (columns if columns.serves() else kernel)
-    text, launched = product or kernel.text(name, function)
+    text, launched = kernel.text(name, function)
     launch = launched(kernels.kept(name, text))
-    few = kernel.few_rows_product(f"{name}_few", function) if product else None
-    if few:
-        text, launched, condition = few
-        other = launched(kernels.kept(f"{name}_few", text))
-        return ["{", *indent(choice(condition, other, launch)), "}"]
-    copied = kernel.hopper_product(f"{name}_tma", function) if product else None
-    if copied:
-        text, launched, condition = copied
-        kept = kernels.kept(f"{name}_tma", text)
-        built = f"static const bool built = rk::built_for_hopper((const void*){kept});"
-        return ["{", *indent([built, *choice(condition, launched(kept), launch)]), "}"]
-    multi_block = None if product else multi_block_region(region, function, sizes, parameters)
-    second = multi_block or (None if product else wide_region(region, function, sizes, parameters))
-    needs.scans |= isinstance(kernel, TiledScans) or isinstance(second, TiledScans)
+    multi_block = multi_block_region(region, function, sizes, parameters)
+    tiles = None if multi_block else tiled_scans(region, function, sizes, parameters, single=False)
+    second = multi_block or tiles or wide_region(region, function, sizes, parameters)
+    needs.scans |= isinstance(kernel, TiledScans) or tiles is not None
     needs.teams |= multi_block is not None
     if second:
         other_name = f"{name}_spread" if multi_block else f"{name}_wide"
@@ -222,32 +181,25 @@ def _nest_launch(
     return ["{", *indent(launch), "}"] if len(launch) > 1 else launch
 
 
+def _product_launch(name: str, product: Product, kernels: _Kernels) -> list[str]:
+    """Write the kernels of a product: the one that serves all sizes, and a faster one for those that it takes."""
+    text, launched = product.in_tiles(name)
+    launch = launched(kernels.kept(name, text))
+    if few := product.few_rows(f"{name}_few"):
+        text, launched, condition = few
+        other = launched(kernels.kept(f"{name}_few", text))
+        return ["{", *indent(choice(condition, other, launch)), "}"]
+    if copied := product.on_hopper(f"{name}_tma"):
+        text, launched, condition = copied
+        kept = kernels.kept(f"{name}_tma", text)
+        built = f"static const bool built = rk::built_for_hopper((const void*){kept});"
+        return ["{", *indent([built, *choice(condition, launched(kept), launch)]), "}"]
+    return ["{", *indent(launch), "}"] if len(launch) > 1 else launch
+
+
 def choice(condition: str, launch: list[str], otherwise: list[str]) -> list[str]:
     """Return statements that launch one kernel under a C condition, and else another."""
     return [f"if ({condition}) {{", *indent(launch), "} else {", *indent(otherwise), "}"]
-
-
-def wide_region(
-    region: Region, function: Function, sizes: Sizes, parameters: CudaParameters
-) -> VectorizedRegion | ShortLanes | WindowLanes | KeptColumns | StripPoints | None:
-    """Return the kernel of a region that takes neighbouring elements together, if there is one."""
-    columns = WideColumns.of(region, function, sizes, parameters)
-    if columns.nest.schedule == "column":
-        wide = parameters.vector > 1 and columns.serves() and find_quads(columns)
-        kept = None if wide else kept_columns(region, function, sizes, parameters)
-        if wide or kept:
-            return columns if wide else kept
-        rows = window_rows(region, function, sizes, parameters)
-        return rows or window_lanes(region, function, sizes, parameters)
-    if tiles := tiled_scans(region, function, sizes, parameters, single=False):
-        return tiles
-    if columns.has_few_long_threads():
-        return None
-    kinds = turned_region, stepped_points, strided_points
-    point = next((made for kind in kinds if (made := kind(region, function, sizes, parameters))), None)
-    vectorized = point or vectorized_region(region, function, sizes, parameters)
-    short = vectorized or short_lanes_region(region, function, sizes, parameters)
-    return short or strip_points(region, function, sizes, parameters)
 
 
 def anonymous(name: str, text: list[str]) -> str:

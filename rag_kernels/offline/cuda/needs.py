@@ -1,16 +1,12 @@
 """What the kernels of one source need of the fixed texts: noted by each kernel when it is printed.
 
-Comes in: notes. Goes out: the fixed texts of products and of attention; `function.py` adds the others. Nothing reads
-what was printed.
+Comes in: notes. Goes out: the lines that include headers; `fixed_texts.py` has the texts. Nothing reads what was
+printed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-from rag_kernels.offline.cuda.attention_text import HEAD as ATTENTION
-from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
-from rag_kernels.offline.cuda.gemm import few_rows_text, tensor_core_text, text, wgmma_text, window_text
 
 SHORT_NAMES = {"bfloat16": "bf16", "float16": "f16", "tf32": "tf32"}
 """By number format: its name in the functions of `rag_mma.h`."""
@@ -48,19 +44,3 @@ class Needs:
         lines = ['#include "rag_tma.h"', '#include "rag_mma.h"'] if self.copy_engine or self.tensor_cores else []
         lines += [f"RK_WGMMA_COLUMNS({n})" for n in sorted(self.columns - DECLARED)]
         return "".join(f"{line}\n" for line in lines)
-
-    def products(self) -> str:
-        """Return the fixed texts of products."""
-        parts = []
-        parts += [wgmma_text.HOST] if self.copies else []
-        parts += [window_text.HOST] if self.windows else []
-        parts += [tensor_core_text.HEAD] if self.tensor_cores else []
-        parts += [tensor_core_text.one_instruction(numbers) for numbers in sorted(self.passes | self.few)]
-        parts += [tensor_core_text.one_product(numbers) for numbers in sorted(self.passes)]
-        parts += [few_rows_text.HOST] if self.few else []
-        parts += [few_rows_text.device_text(numbers) for numbers in sorted(self.few)]
-        return (text.HEAD if self.tiles else "") + (text.SPLIT if self.splits else "") + "".join(parts)
-
-    def attentions(self) -> str:
-        """Return the fixed texts of attention."""
-        return INSTRUCTIONS + ATTENTION if self.attention else ""

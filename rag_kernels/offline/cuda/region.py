@@ -7,31 +7,23 @@ columns load together); a team reduces through warp shuffles or shared memory.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
 from rag_kernels.offline.codegen.c_types import stored_type
-from rag_kernels.offline.codegen.contraction import Contraction, find_contraction
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Loop, text_of
 from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.reduction_levels import around, indent, words
 from rag_kernels.offline.codegen.statements import Printer, Scope
-from rag_kernels.offline.cuda.gemm.few_rows import few_rows_kernel
-from rag_kernels.offline.cuda.gemm.gemm import Kernel, start_of
-from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel, numbers_of, serves
-from rag_kernels.offline.cuda.gemm.wgmma import wgmma_kernel
-from rag_kernels.offline.cuda.gemm.window import by_images, window_kernel
-from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.reduce_loops import SCANNED, ReduceLoops, count_of
 from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.parameters import Number, c_name
+from rag_kernels.offline.ir.parameters import Number, c_name, start_name
 
 KEPT_COLUMN, KEPT_NUMBERS, MANY_COLUMNS = 64, 96, 1 << 17
 WARP = 32
@@ -72,15 +64,6 @@ FEW_SUMS = 6  # of a row: ten took 72 registers, and 1024 threads may have 64 ea
 FEW_BUFFERS = 12  # that a row reads or writes: each takes registers too
 
 
-FEW_RESULTS, DEEP = 1 << 13, 128  # of a product whose results are rows of their own, and how deep these are
-
-
-def of_few_results(product: Contraction) -> bool:
-    """Return whether a product has so few results, of so many terms, that a tile of them would leave a device idle."""
-    results = product.count(product.batches) * product.count(product.rows) * product.count(product.columns)
-    return results <= FEW_RESULTS and product.count(product.depth) >= DEEP and not serves(product)
-
-
 @dataclass(slots=True)
 class CudaRegion(ReduceLoops):
     """Prints one region as a kernel in which a thread takes one element at a time."""
@@ -88,7 +71,6 @@ class CudaRegion(ReduceLoops):
     parameters: CudaParameters = CudaParameters()
     constants: dict[str, str] = field(default_factory=dict)  # sizes that are numbers of the problem
     scratch: tuple[str, ...] = ()  # C names of buffers that only this function has
-    needs: Needs = field(default_factory=Needs)  # of fixed texts: products note theirs
     block: str = "blockIdx.x"  # of a nest of points: the number of the block among its own, as C
 
     @classmethod
@@ -104,47 +86,6 @@ class CudaRegion(ReduceLoops):
         printer = Printer(nest, pointers, function.storage(), on_gpu(near=function.near))
         return cls(nest, printer, level, parameters=parameters, constants=constants, scratch=scratch)
 
-    def product(self, name: str, function: Function) -> tuple[list[str], Launch] | None:
-        """Return the kernel and its launch in tiles, or None if the region is no product (see `gemm.py`)."""
-        kernel = self.product_kernel(function)
-        if kernel is None:
-            return None
-        text, arguments, widths, _ = self.printed(kernel, name, function)
-        checks = self.fits_indices(kernel, function)
-        return text, partial(kernel.launch, arguments=arguments, checks=checks, widths=widths)
-
-    def fits_indices(self, kernel: Kernel, function: Function) -> list[str]:
-        """Return the C conditions under which the kernel's indices reach all elements."""
-        known = sorted(self.buffers() - set(function.scratch)) if kernel.kind == "int" else []
-        return [f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in known]
-
-    def hopper_product(self, name: str, function: Function) -> tuple[list[str], Launch, str] | None:
-        """Return the kernel for Hopper's copy engine, its launch, and the C condition under which it may run."""
-        kernel = self.product_kernel(function)
-        p = self.parameters
-        wanted = (p.shape, p.clusters, p.turns)
-        if not isinstance(kernel, TensorKernel):
-            return None
-        apart = by_images(kernel)
-        made = wgmma_kernel(kernel, wanted) or (wgmma_kernel(apart, wanted) if apart else None)
-        made = made or window_kernel(kernel, wanted)
-        if not made:
-            return None
-        text, arguments, widths, pointers = self.printed(made, name, function)
-        conditions = [*self.fits_indices(made, function), made.condition(pointers)]
-        launch = partial(made.hopper_launch, arguments=arguments, widths=widths, pointers=pointers)
-        return text, launch, " && ".join(["built", *conditions])
-
-    def few_rows_product(self, name: str, function: Function) -> tuple[list[str], Launch, str] | None:
-        """Return the kernel for few rows, its launch, and the C condition under which it may run."""
-        kernel = self.product_kernel(function)
-        made = few_rows_kernel(kernel, self.parameters.few) if kernel else None
-        if not made:
-            return None
-        text, arguments, _, pointers = self.printed(made, name, function)
-        conditions = [*self.fits_indices(made, function), made.condition(pointers)]
-        return text, partial(made.few_launch, arguments=arguments), " && ".join(conditions)
-
     def aligned(self, buffers: Iterable[str]) -> str:
         """Return the C condition that the data of these buffers begins where vectors may."""
         names = dict.fromkeys(map(c_name, buffers))
@@ -153,33 +94,6 @@ class CudaRegion(ReduceLoops):
     def buffers(self) -> set[str]:
         """Return the buffers that the region reads or writes."""
         return {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.nest.region.written)
-
-    def product_kernel(self, function: Function) -> Kernel | None:
-        """Return the region as a product in tiles, or None if it is none."""
-        found = find_contraction(self.nest.region, self.nest.names)
-        if found is None or (self.nest.schedule == "row" and of_few_results(found)):
-            return None
-        small = all(math.prod(function.specs[b].shape) <= 1 << 31 for b in self.buffers())
-        pointers, storage = self.printer.pointers, self.printer.storage
-        unsigned = "uint32_t" if small else "uint64_t"
-        printer = Printer(found.nest, pointers, storage, self.printer.form, unsigned)
-        kind, p = "int" if small else "int64_t", self.parameters
-        numbers = numbers_of(found, tf32=p.tensor == 2)
-        if serves(found) and (p.tensor or numbers):
-            return TensorKernel(found, printer, kind, p.tile, numbers=numbers)
-        return Kernel(found, printer, kind, p.tile)
-
-    def printed(
-        self, kernel: Kernel, name: str, function: Function
-    ) -> tuple[list[str], list[str], dict[str, str], dict[str, str]]:
-        """Return a product's kernel, its arguments, its conditions, and the C pointers of its buffers."""
-        kernel.note(self.needs)
-        body = kernel.body()
-        parameters, arguments = self.parameters_of(body, function, kernel.kind)
-        body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in self.constants_in(body)), *body]
-        pointers = {b: f"{c_name(b)}_data" if b in function.scratch else f"{c_name(b)}.data" for b in self.buffers()}
-        widths = kernel.widths(pointers)
-        return kernel.text(name, parameters, body, widths), arguments, widths, pointers
 
     def text(self, name: str, function: Function) -> tuple[list[str], Launch]:
         """Return the `__global__` function, and what makes the statements that launch it by a name."""
@@ -244,7 +158,7 @@ class CudaRegion(ReduceLoops):
             )
             if buffer in self.stores:
                 start = text_of(self.nest.stores[buffer].constant)
-                others[start_of(pointer)] = f"int64_t {start_of(pointer)}", start
+                others[start_name(pointer)] = f"int64_t {start_name(pointer)}", start
         numbers = [(item.name, item.ctype) for item in function.order if isinstance(item, Number)]
         sizes = [(n, kind) for n in self.nest.names.of.values() if n not in self.constants]
         others |= {text: (f"{ctype} {text}", text) for text, ctype in [*sizes, *numbers] if text in named}

@@ -75,6 +75,11 @@ def c_name(name: str) -> str:
     return name + "_arg" if GENERATED_NAMES.fullmatch(name) or name in KEYWORDS else name
 
 
+def start_name(pointer: str) -> str:
+    """Return the C name of the number that says where a buffer's piece begins."""
+    return f"{pointer}_start"
+
+
 def numbers(fp: FunctionalProblem) -> list[tuple[Number, Scalar]]:
     """Return the numbers of the call in contract order, each with its value: scalar arguments, then constants.
 

@@ -17,14 +17,10 @@ from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.gemm.text import BEGIN_PART, JOIN_PARTS, LOOP, PART_OF_DEPTH, SUMS
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.parameters import start_name
 from rag_kernels.offline.ir.patterns import strip
 
 FULL, LEAST_STEPS = 132, 8  # blocks that keep a device busy; steps of a depth that is worth splitting
-
-
-def start_of(pointer: str) -> str:
-    """Return the name of the argument that says where in a buffer the stored elements begin."""
-    return f"{pointer}_start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +222,7 @@ class Kernel:
         A slot's start is an argument, so that kernels for all slots are alike.
         """
         pointer, nest = self.printer.pointers[buffer], self.contraction.nest
-        return f"{pointer}[{nest.offset(nest.stores[buffer], start_of(pointer)) or '0'}]"
+        return f"{pointer}[{nest.offset(nest.stores[buffer], start_name(pointer)) or '0'}]"
 
     def vector_loop(self, side: Side) -> Loop | None:
         """Return the loop along which a plain load may take four neighbours at once, or None."""

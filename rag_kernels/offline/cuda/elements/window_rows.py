@@ -14,8 +14,8 @@ from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Loop
 from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.cuda.elements.window_lanes import VECTOR_BYTES, WindowLanes
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
-from rag_kernels.offline.cuda.window_lanes import VECTOR_BYTES, WindowLanes
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 

@@ -13,8 +13,8 @@ from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.reduction_levels import accumulator, indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion, narrowest
 from rag_kernels.offline.cuda.reduce_loops import count_of
-from rag_kernels.offline.cuda.vectorized import VectorizedRegion, narrowest
 from rag_kernels.offline.ir import values as ir
 
 LOADED_BYTES = 16  # of a row at once, by each thread

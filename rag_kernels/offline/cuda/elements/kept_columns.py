@@ -14,10 +14,10 @@ from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.elements.vectorized import neighbours, others
+from rag_kernels.offline.cuda.elements.vectors import Vector
 from rag_kernels.offline.cuda.reduce_loops import count_of
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
-from rag_kernels.offline.cuda.vectorized import neighbours, others
-from rag_kernels.offline.cuda.vectors import Vector
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE

@@ -18,9 +18,9 @@ from rag_kernels.offline.codegen.loop_nest import Access, Loop, Nest, Poly, text
 from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.elements.vectors import HALF_TYPES, Vector
 from rag_kernels.offline.cuda.reduce_loops import SCANNED
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
-from rag_kernels.offline.cuda.vectors import HALF_TYPES, Vector
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE

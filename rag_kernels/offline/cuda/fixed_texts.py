@@ -1,0 +1,54 @@
+"""The fixed text that the kernels of one source use: products, rows shared by blocks, scans, attention, order.
+
+Comes in: what the kernels noted in `Needs`, and their text, for the pieces that it names. Goes out: the CUDA text that
+stands before them, with no piece that nobody uses.
+"""
+
+from __future__ import annotations
+
+from rag_kernels.offline.cuda.attention_text import HEAD as ATTENTION
+from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
+from rag_kernels.offline.cuda.block_text import linked
+from rag_kernels.offline.cuda.gemm import few_rows_text, tensor_core_text, text, wgmma_text, window_text
+from rag_kernels.offline.cuda.multi_block_rows_text import COPIES, EXCHANGE, MULTI_BLOCK_HEAD
+from rag_kernels.offline.cuda.needs import Needs
+from rag_kernels.offline.cuda.order import HEAD as ORDER
+from rag_kernels.offline.cuda.region import CudaParameters
+from rag_kernels.offline.cuda.tiled_scans import HEAD as SCANS
+
+
+def fixed_text(p: CudaParameters, bodies: str, needs: Needs) -> str:
+    """Return the fixed text that these functions use, and no other; `needs` is what their kernels noted."""
+    parts = parts_of(needs)
+    pieces = linked(parts + bodies)
+    most = f"constexpr int ROW_THREADS = {max(p.threads, p.long_threads, 512)};  // of a row's block at most\n"
+    return (most if "ROW_THREADS" in bodies else "") + pieces + parts
+
+
+def called(bodies: str) -> str:
+    """Return calls of mathematical functions in the fixed pieces that these functions use."""
+    calls = {"LogSum": "rk_logaddexp(", "take_below_near(": "rk_exp_below("}
+    return " ".join(call for used, call in calls.items() if used in bodies)
+
+
+def parts_of(needs: Needs) -> str:
+    """Return the fixed text of what was noted."""
+    shared = COPIES if needs.teams or needs.few or needs.scans else ""
+    shared += EXCHANGE if needs.teams or needs.scans else ""
+    shared += (SCANS if needs.scans else "") + (MULTI_BLOCK_HEAD if needs.teams else "")
+    attention = INSTRUCTIONS + ATTENTION if needs.attention else ""
+    return products(needs) + shared + attention + (ORDER if needs.order else "")
+
+
+def products(needs: Needs) -> str:
+    """Return the fixed texts of products."""
+    parts = [text.HEAD] if needs.tiles else []
+    parts += [text.SPLIT] if needs.splits else []
+    parts += [wgmma_text.HOST] if needs.copies else []
+    parts += [window_text.HOST] if needs.windows else []
+    parts += [tensor_core_text.HEAD] if needs.tensor_cores else []
+    parts += [tensor_core_text.one_instruction(numbers) for numbers in sorted(needs.passes | needs.few)]
+    parts += [tensor_core_text.one_product(numbers) for numbers in sorted(needs.passes)]
+    parts += [few_rows_text.HOST] if needs.few else []
+    parts += [few_rows_text.device_text(numbers) for numbers in sorted(needs.few)]
+    return "".join(parts)

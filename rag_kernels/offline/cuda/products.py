@@ -1,0 +1,107 @@
+"""A region that is a product (a matrix product, a convolution), in the ways in which its kernels compute it.
+
+Comes in: the printer of a region of a Function. Goes out: kernels in tiles, for few rows, and for Hopper's copy engine,
+each with its launch and the C condition under which it may run. How each computes stands in `gemm/`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+from rag_kernels.offline.codegen.contraction import Contraction, find_contraction
+from rag_kernels.offline.codegen.kernel_function import Function
+from rag_kernels.offline.codegen.statements import Printer
+from rag_kernels.offline.cuda.gemm.few_rows import few_rows_kernel
+from rag_kernels.offline.cuda.gemm.gemm import Kernel
+from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel, numbers_of, serves
+from rag_kernels.offline.cuda.gemm.wgmma import wgmma_kernel
+from rag_kernels.offline.cuda.gemm.window import by_images, window_kernel
+from rag_kernels.offline.cuda.needs import Needs
+from rag_kernels.offline.cuda.region import CudaRegion, Launch
+from rag_kernels.offline.ir.parameters import c_name
+
+FEW_RESULTS, DEEP = 1 << 13, 128  # of a product whose results are rows of their own, and how deep these are
+
+
+def of_few_results(product: Contraction) -> bool:
+    """Return whether a product has so few results, of so many terms, that a tile of them would leave a device idle."""
+    results = product.count(product.batches) * product.count(product.rows) * product.count(product.columns)
+    return results <= FEW_RESULTS and product.count(product.depth) >= DEEP and not serves(product)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A region that is a product; its kernels note in `needs` what they call."""
+
+    region: CudaRegion
+    found: Contraction
+    function: Function
+    needs: Needs
+
+    def in_tiles(self, name: str) -> tuple[list[str], Launch]:
+        """Return the kernel in tiles, which serves all sizes, and its launch."""
+        kernel = self.kernel()
+        text, arguments, widths, _ = self.printed(kernel, name)
+        checks = self.fits_indices(kernel)
+        return text, partial(kernel.launch, arguments=arguments, checks=checks, widths=widths)
+
+    def few_rows(self, name: str) -> tuple[list[str], Launch, str] | None:
+        """Return the kernel for few rows, its launch, and the C condition under which it may run."""
+        made = few_rows_kernel(self.kernel(), self.region.parameters.few)
+        if not made:
+            return None
+        text, arguments, _, pointers = self.printed(made, name)
+        conditions = [*self.fits_indices(made), made.condition(pointers)]
+        return text, partial(made.few_launch, arguments=arguments), " && ".join(conditions)
+
+    def on_hopper(self, name: str) -> tuple[list[str], Launch, str] | None:
+        """Return the kernel for Hopper's copy engine, its launch, and the C condition under which it may run."""
+        kernel, p = self.kernel(), self.region.parameters
+        wanted = (p.shape, p.clusters, p.turns)
+        if not isinstance(kernel, TensorKernel):
+            return None
+        apart = by_images(kernel)
+        made = wgmma_kernel(kernel, wanted) or (wgmma_kernel(apart, wanted) if apart else None)
+        made = made or window_kernel(kernel, wanted)
+        if not made:
+            return None
+        text, arguments, widths, pointers = self.printed(made, name)
+        conditions = [*self.fits_indices(made), made.condition(pointers)]
+        launch = partial(made.hopper_launch, arguments=arguments, widths=widths, pointers=pointers)
+        return text, launch, " && ".join(["built", *conditions])
+
+    def kernel(self) -> Kernel:
+        """Return the kernel in tiles."""
+        found, p, of = self.found, self.region.parameters, self.region.printer
+        small = all(math.prod(self.function.specs[b].shape) <= 1 << 31 for b in self.region.buffers())
+        printer = Printer(found.nest, of.pointers, of.storage, of.form, "uint32_t" if small else "uint64_t")
+        kind = "int" if small else "int64_t"
+        numbers = numbers_of(found, tf32=p.tensor == 2)
+        if serves(found) and (p.tensor or numbers):
+            return TensorKernel(found, printer, kind, p.tile, numbers=numbers)
+        return Kernel(found, printer, kind, p.tile)
+
+    def fits_indices(self, kernel: Kernel) -> list[str]:
+        """Return the C conditions under which the kernel's indices reach all elements."""
+        known = sorted(self.region.buffers() - set(self.function.scratch)) if kernel.kind == "int" else []
+        return [f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in known]
+
+    def printed(self, kernel: Kernel, name: str) -> tuple[list[str], list[str], dict[str, str], dict[str, str]]:
+        """Return a kernel, its arguments, its conditions, and the C pointers of its buffers."""
+        kernel.note(self.needs)
+        body, scratch = kernel.body(), self.function.scratch
+        parameters, arguments = self.region.parameters_of(body, self.function, kernel.kind)
+        body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in self.region.constants_in(body)), *body]
+        data = {b: f"{c_name(b)}_data" if b in scratch else f"{c_name(b)}.data" for b in self.region.buffers()}
+        widths = kernel.widths(data)
+        return kernel.text(name, parameters, body, widths), arguments, widths, data
+
+
+def product_of(region: CudaRegion, function: Function, needs: Needs) -> Product | None:
+    """Return a region as a product, or None if it is none."""
+    found = find_contraction(region.nest.region, region.nest.names)
+    if found is None or (region.nest.schedule == "row" and of_few_results(found)):
+        return None
+    return Product(region, found, function, needs)
