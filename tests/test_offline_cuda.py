@@ -366,17 +366,43 @@ BATCH_NORMS = (
             "i2_group",
             "(n3 * n4)",
         ),
+        (
+            Case("return x[:, 1:, :-1] - y, x[:, :-1, 1:] * y, x", "torch.randn(9, 48, 50)", "torch.ones(1)"),
+            "sub, mul: ",
+            "forward_1",
+        ),
+        (
+            Case(
+                "return torch.softmax(x @ y, -1)",
+                "torch.randn(64, 96).bfloat16()",
+                "torch.randn(96, 80).bfloat16()",
+            ),
+            "scratch<__nv_bfloat16>(",
+            "scratch<float>(n0",
+        ),
+        (Case("return x @ y", "torch.randn(512, 64)", "torch.randn(64, 40)"), "COLUMNS = 64,", "COLUMNS = 128"),
+        (
+            Case(
+                "d = torch.where(x > 0, x, 0.5 * y); return d @ x.t(), d.t() @ x, d.sum(0)",
+                *["torch.randn(64, 500)"] * 2,
+            ),
+            "where_data = scratch<float>(",
+            "y_arg_p, const",
+        ),
     ],
     ids=[
-        "stores that nobody reads",
-        "many rows of an odd length",
-        "threads beside a short row",
+        *("stores that nobody reads", "many rows of an odd length", "threads beside a short row"),
         "a softmax by one way for a sort and by another one behind it",
-        "windows along columns alone",
+        *("windows along columns alone", "slices that are as long", "products of sixteen bits that rows read"),
+        *("products of few columns", "factors of two products"),
     ],
 )
 def test_what_made_kernels_slower_than_before_stays_out(case: Case, about: str, without: str) -> None:
-    """Copies in double beside a residual block, 0.83 of the speed; running sums 0.42; depthwise convolutions 0.59."""
+    """Copies in double beside a residual block, 0.83 of the speed; running sums 0.42; depthwise convolutions 0.59.
+
+    Differences of an image along both sides, each read for itself; products in float32 before a softmax of theirs in
+    sixteen bits; tiles of 128 columns for 40; a gradient that both gradients of a layer computed again, 0.59.
+    """
     fp = functional("slower", case)
     plan = next(first_plans(simplified(fp)[0], CudaParameters()))
     assert about in plan.candidate.source and without not in plan.candidate.source

@@ -159,7 +159,8 @@ CASES = {
     "rows of odd length": (
         "+ 32 * u + threadIdx.x % 32;",
         Case(
-            "return x[:, 1:, :-1] - x[:, :-1, :-1], torch.tanh(x.transpose(0, 1)[:, :, 1:]) + y",
+            "return x[:, 1:, :-1] - x[:, :-1, :-1], x[:, :-1, 1:] - x[:, :-1, :-1], "
+            "torch.tanh(x.transpose(0, 1)[:, :, 1:]) + y",
             "torch.randn(3, 5, 128)",
             "torch.randn(127)",
         ),

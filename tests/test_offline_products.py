@@ -29,18 +29,18 @@ def test_products_are_as_exact_as_pytorch(name: str, tmp_path: Path) -> None:
 
 
 EMULATED = (
-    *(("matrices", 1), ("parts", 1), ("filters", 1)),
-    *(("convolutions", 0), ("batches", 0), ("deep", 0), ("transposed", 0)),
+    *(("matrices", 1, 0), ("parts", 1, 0), ("parts", 1, 128), ("filters", 1, 0)),
+    *(("convolutions", 0, 0), ("batches", 0, 0), ("deep", 0, 0), ("transposed", 0, 0)),
 )
 
 
-@pytest.mark.parametrize("name,tensor", EMULATED)
+@pytest.mark.parametrize("name,tensor,tile", EMULATED)
 def test_cuda_products_are_as_exact_as_pytorch(
-    name: str, tensor: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tensor: int, tile: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)
     fp = functional(name, CASES[name])
-    plan = write(fp, CudaParameters(products=2, tensor=tensor))
+    plan = write(fp, CudaParameters(products=2, tensor=tensor, tile=tile))
     assert plan is not None and plan.candidate.tier == "kernel" and "product" in plan.schedules
     assert ("multiply(part" in plan.candidate.source) == bool(tensor)
     assert ("split_depth(all" in plan.candidate.source) == (name == "deep")

@@ -69,7 +69,7 @@ def _key(value: ir.Value) -> Hashable:
             return "load", value.buffer, stored, tuple(_form(i) if isinstance(i, ir.Form) else i for i in value.index)
         case ir.Reduce():
             over = frozenset(ir.leaves(value.over))
-            return "reduce", value.kind, value.dtype, strip(value.arg), over, value.guards
+            return "reduce", value.kind, value.dtype, strip(value.arg), over, value.guards, value.rounded
         case ir.Scan():
             return "scan", value.kind, value.dtype, strip(value.arg), value.over.leaves()
         case _:

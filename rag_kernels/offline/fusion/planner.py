@@ -246,11 +246,12 @@ class Planner:
                 name += "_"
             atoms = tuple(a for g in value.dims for a in ir.leaves(g))
             flat = replace(value, dims=tuple((a,) for a in atoms))  # a dimension for each loop, none of size 1
-            self.buffers[name] = TensorSpec(flat.shape, value.dtype)
+            storage = rounding_of(value) or value.dtype
+            self.buffers[name] = TensorSpec(flat.shape, storage)
             self.store(name, flat)
             forms = tuple(ir.Form(((a, 1),)) for a in atoms)
             stored = tuple((a,) for a in atoms)
-            self.stored[value] = ir.Load(value.dims, value.dtype, name, stored, forms, value.dtype)
+            self.stored[value] = ir.Load(value.dims, value.dtype, name, stored, forms, storage)
         return self.stored[value]
 
     def halve(self, value: ir.Value) -> ir.Value | None:
@@ -369,6 +370,11 @@ def share_loops(one: Region, other: Region) -> bool:
     loops = {*ir.leaves(row.outer), *ir.leaves(row.reduced)}
     alike = not point.reduced and bool(row.reduced) and set(ir.leaves(point.outer)) == loops
     return alike and not products(row) and not any(a.window for a in row.reduced)
+
+
+def rounding_of(value: ir.Value) -> str:
+    """Return the dtype of sixteen bits to which the graph rounds a product in tiles, so that it is stored so; or ""."""
+    return value.rounded if isinstance(value, ir.Reduce) and tile_of(value) else ""
 
 
 def is_of_rows(value: ir.Value) -> bool:

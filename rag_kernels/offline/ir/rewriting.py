@@ -36,7 +36,7 @@ def rebuilt(value: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
         case ir.Op():
             return ir.Op(value.dims, value.dtype, value.operator, after)
         case ir.Reduce():
-            return ir.Reduce(value.dims, value.dtype, value.kind, after[0], value.over, value.guards)
+            return ir.Reduce(value.dims, value.dtype, value.kind, after[0], value.over, value.guards, value.rounded)
         case ir.Scan():
             return ir.Scan(value.dims, value.dtype, value.kind, after[0], value.over)
         case ir.Load():

@@ -204,6 +204,7 @@ class Reduce(Value):
     arg: Value
     over: Group
     guards: tuple[Index, ...] = ()
+    rounded: str = ""  # of a product: the dtype of sixteen bits to which the graph rounds it
 
 
 @dataclass(eq=False, slots=True)
@@ -338,7 +339,7 @@ def rebuild(value: Value, mapping: dict[Atom, Form], dims: tuple[Group, ...], *,
         match v:
             case Reduce(over=over) if windows and is_short_window(over):
                 guards = tuple(replace(g, form=g.form.substitute(mapping)) for g in v.guards)
-                out = Reduce(v.dims, v.dtype, v.kind, visit(v.arg, None), over, guards)
+                out = Reduce(v.dims, v.dtype, v.kind, visit(v.arg, None), over, guards, v.rounded)
             case Reduce() | Scan():
                 raise Unfusable("a reduction is indexed again")
             case Load():

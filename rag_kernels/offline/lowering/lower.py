@@ -17,6 +17,7 @@ from rag_kernels.eval.records import FunctionalProblem, Node, Ref, Scalar, Scala
 from rag_kernels.eval.records import Value as Argument
 from rag_kernels.offline.graph.growing_concat import growing
 from rag_kernels.offline.graph.nodes import refs
+from rag_kernels.offline.graph.shared_factors import shared_factors
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE, is_float
 from rag_kernels.offline.ir.expressions import Expr, Pointwise, add, apply, cast_value, mul
@@ -25,6 +26,7 @@ from rag_kernels.offline.ir.parameters import Number, numbers
 from rag_kernels.offline.ir.patterns import NARROWED, before_rounding, sixteen_bits, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.wellformed import Checker
+from rag_kernels.offline.lowering.alike import share_loops
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,6 +122,7 @@ def made_by(step: Step) -> tuple[str, ...]:
 S = TypeVar("S", bound=Step)
 WRITTEN_OUT = 4  # terms of a sum that are an expression and no loop, where each has at most so many loads:
 TERM_LOADS = 8
+MOST_LOADS = 8  # of a factor that several products read; one that takes more is stored anyway
 JOINS = {Kind.SUM: add, Kind.PROD: mul}
 FEW_AGAIN, MANY_AGAIN = 6, 32  # expressions that are computed wherever they are read: on a CPU, and on a GPU
 
@@ -198,6 +201,7 @@ class Lowering:
     slots: dict[str, tuple[ir.Atom, int]] = field(default_factory=dict)  # its dimension, and how many are in place
     made: set[ir.Value] = field(default_factory=set)  # loads of whole buffers that a step of its own writes
     short: int = 0  # sums of at most so many terms are written out
+    shared: frozenset[str] = frozenset()  # names of values that several products read
     again: int = FEW_AGAIN  # expressions that are cheap enough to be computed at every place that reads them
 
     def run(self, rules: dict[str, Rule]) -> Lowered:
@@ -205,7 +209,7 @@ class Lowering:
 
         Raises AssertionError when a rule builds a value of another shape than the graph says.
         """
-        self.numbers, self.growing = numbers(self.fp), growing(self.fp)
+        self.numbers, self.growing, self.shared = numbers(self.fp), growing(self.fp), shared_factors(self.fp)
         for argument in self.fp.arguments:
             if isinstance(argument, ScalarArgument):
                 self.scalars[argument.name] = argument.value
@@ -215,6 +219,7 @@ class Lowering:
         for node in self.fp.nodes:
             self.env[node.name] = self.lower(node, rules)
         buffers = tuple(self.buffer(name) for name in self.fp.results)
+        share_loops((step.value for step in self.steps if isinstance(step, Stored) and not step.slot), self.loops)
         return Lowered(self.fp, tuple(self.steps), buffers, self.specs, tuple(dict.fromkeys(self.stopped)))
 
     def lower(self, node: Node, rules: dict[str, Rule]) -> Entry:
@@ -246,6 +251,8 @@ class Lowering:
                     return Entry(buffer=node.name)
                 if made := None if isinstance(found, tuple) else self.already_made(found, node.outputs[0].dtype):
                     return made
+                if node.name in self.shared and isinstance(found, ir.Value) and is_computed_again(found):
+                    return Entry(buffer=self.store(found, node.name, node.outputs[0].dtype))
                 return Entry(values, dtype=node.outputs[0].dtype, view=node if self.is_view(node, name) else None)
         if not operator(name).view:
             self.stopped.append(f"{name} ({reason})" if name in rules else name)
@@ -615,6 +622,11 @@ class Lowering:
 
 def _one(place: int) -> tuple[ir.Form, ir.Group]:
     return ir.Form((), place), ()
+
+
+def is_computed_again(value: ir.Value) -> bool:
+    """Return whether products would compute a factor wherever they read it: it is no tensor, and takes little."""
+    return not isinstance(strip(value), ir.Load | ir.Const) and is_cheap(value, loads=MOST_LOADS)
 
 
 def is_cheap(value: ir.Value, *, loads: int) -> bool:

@@ -18,7 +18,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
 from rag_kernels.offline.ir.expressions import add, mul, quotient
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import LEAST_COLUMNS, LEAST_ROWS, strip
+from rag_kernels.offline.ir.patterns import LEAST_COLUMNS, LEAST_ROWS, NARROWED, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import graph_dtype
 from rag_kernels.offline.lowering.lower import WRITTEN_OUT, Lowering, Rule, is_cheap
@@ -462,10 +462,28 @@ def only_in_full(rule: Rule) -> Rule:
     return chosen
 
 
+def knowing_its_dtype(rule: Rule) -> Rule:
+    """Return the rule whose sums know the dtype of sixteen bits to which the graph rounds them."""
+
+    def inside(value: ir.Value) -> bool:
+        return not isinstance(value, ir.Reduce) and not (isinstance(value, ir.Op) and value.operator in NARROWED)
+
+    def chosen(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
+        found = rule(lowering, node)
+        if isinstance(found, ir.Value) and node.outputs[0].dtype in HALF:
+            for value in ir.walk(found, enter=inside):
+                if isinstance(value, ir.Reduce):
+                    value.rounded = value.rounded or node.outputs[0].dtype
+        return found
+
+    return chosen
+
+
 def product_rules(whose: int, backend: Backend) -> dict[str, Rule]:
     """Return rules for products: none for 0 (the library's), where likely faster for 1, all for 2."""
     if whose == 2 and backend == "cuda":
-        return PRODUCTS | {ATTENTION: only_in_full(attention)}
+        ours = {name: knowing_its_dtype(rule) for name, rule in PRODUCTS.items()}
+        return ours | {ATTENTION: only_in_full(attention)}
     if whose == 1:
         return {name: only_where_faster(rule, backend) for name, rule in PRODUCTS.items() if name != ATTENTION}
     return PRODUCTS if whose == 2 else {}

@@ -25,15 +25,16 @@ FULL, LEAST_STEPS = 132, 8  # blocks that keep a device busy; steps of a depth t
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Rows and columns of a block, and the terms of one step; a thread has 8 x 8 sums."""
+    """Rows and columns of a block, the terms of one step, and how many sums a thread has."""
 
     rows: int
     columns: int
     depth: int
+    sums: int = 64
 
     @property
     def threads(self) -> int:
-        return self.rows * self.columns // 64
+        return self.rows * self.columns // self.sums
 
 
 def tile_for(contraction: Contraction, wanted: int) -> Tile:

@@ -3,10 +3,10 @@
 Comes in: a Contraction. Goes out: the kernel and its launch, as in `gemm.py`. Numbers of sixteen bits are multiplied as
 they are, fp32 as one TF32 product where that is allowed, else as three: each factor is split into a high and a
 low TF32 number, and the product of the low ones is left out, as in Ootomo & Yokota, "Recovering single precision
-accuracy from Tensor Cores", 2022. A block has 128 x 128 or 64 x 256 sums; each of its eight warps has 16 x 128. Both
-factors lie in shared memory as high and low halves in the layout that wgmma reads, in quads along the depth. Where
-tiles do not fill the device, the depth is split among blocks, and the last block of a tile adds the parts up in their
-order.
+accuracy from Tensor Cores", 2022. A block has 128 x 128 or 64 x 256 sums, each of its eight warps 16 x 128 of them; of
+few columns it has a half or a quarter of these. Both factors lie in shared memory as high and low halves in the layout
+that wgmma reads, in quads along the depth. Where tiles do not fill the device, the depth is split among blocks, and
+the last block of a tile adds the parts up in their order.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.patterns import sixteen_bits, strip
 
 THREADS, LINE = 256, 32  # a line has so many words: 32 terms of fp32, or 64 of sixteen bits
+FULL_SUMS, PROCESSORS = THREADS * 64, 132  # of a tile; of a device
+LEAST_DEPTH = 256  # of a part, as `parts_of` has it
 
 
 def serves(contraction: Contraction) -> bool:
@@ -36,6 +38,31 @@ def serves(contraction: Contraction) -> bool:
         and contraction.count(contraction.columns) > 32
         and contraction.count(contraction.depth) >= 16
     )
+
+
+def cut(contraction: Contraction, wanted: int) -> tuple[int, int]:
+    """Return the rows and columns of a tile: as many as 64 sums a thread give, fewer where the result has fewer.
+
+    Where tiles of 128 rows would leave most processors idle, they have 64. `wanted` rows are a tuning parameter.
+    """
+    c = contraction
+    rows, columns = c.count(c.rows), c.count(c.columns) * len(c.totals)
+    high = wanted or (64 if rows <= 64 else 128)
+    wide = fitting(high, columns)
+    tiles = c.count(c.batches) * -(-rows // high) * -(-columns // wide)
+    if not wanted and wide < FULL_SUMS // high and tiles * parts_at_most(c) < PROCESSORS:
+        high, wide = 64, fitting(64, columns)
+    return high, wide
+
+
+def fitting(rows: int, columns: int) -> int:
+    """Return how many of so many columns a tile of these rows has."""
+    return next((w for w in (FULL_SUMS // rows // 4, FULL_SUMS // rows // 2) if columns <= w), FULL_SUMS // rows)
+
+
+def parts_at_most(contraction: Contraction) -> int:
+    """Return among how many blocks the depth of a tile is split at most."""
+    return 1 if contraction.phases else max(1, contraction.count(contraction.depth) // LEAST_DEPTH)
 
 
 def numbers_of(contraction: Contraction, *, tf32: bool) -> str:
@@ -76,8 +103,8 @@ class TensorKernel(Kernel):
         return self.numbers if self.numbers in HALF else "float32"
 
     def __post_init__(self) -> None:
-        rows = self.wanted or (64 if self.contraction.count(self.contraction.rows) <= 64 else 128)
-        self.tile = Tile(rows, THREADS * 64 // rows, self.depth)
+        rows, columns = cut(self.contraction, self.wanted)
+        self.tile = Tile(rows, columns, self.depth, rows * columns // THREADS)
 
     @property
     def shared_bytes(self) -> str:
@@ -113,6 +140,7 @@ class TensorKernel(Kernel):
         lines = [
             f"constexpr int ROWS = {tile.rows}, COLUMNS = {tile.columns}, DEPTH = {self.depth}, T = {THREADS};",
             f"constexpr int LINE = {LINE}, HALVES = {self.halves}, WIDE = {self.wide};  // columns of the result",
+            f"constexpr int SUMS = {self.tile.sums};  // of a thread",
             *c.phase_tables(kind),
             f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
             *BEGIN.replace("KIND", kind).replace("QUAD", self.quad).splitlines(),
@@ -296,7 +324,7 @@ class TensorKernel(Kernel):
             f"const int64_t all = ({c.extents(c.batches)}) * tiles({self.largest(c.rows)}, {self.tile.rows})"
             f" * tiles({self.largest(c.columns)}, {self.wide});",
             f"const int parts = parts_of(all, {depth});",
-            f"float* partial = parts > 1 ? scratch<float>(all * parts * {64 * THREADS}, stream) : nullptr;",
+            f"float* partial = parts > 1 ? scratch<float>(all * parts * {self.tile.sums * THREADS}, stream) : nullptr;",
             "int* arrived = parts > 1 ? scratch<int>(all, stream) : nullptr;",
             "if (parts > 1) cudaMemsetAsync(arrived, 0, sizeof(int) * all, stream);",
             f"const int64_t bytes = {self.shared_bytes};",

@@ -32,12 +32,13 @@ template <class T> __device__ inline void put_four(float* lines, int lane, int k
   *(float2*)(lines + lane * 32 + ((k / 8 ^ lane % 8) * 4) + k / 4 % 2 * 2) = *(float2*)&v;
 }
 
-// `multiply`: four warps' products of 64 rows and 128 columns over 32 terms, of which a warp has 16 rows. A thread has
+// `multiply`: four warps' products of 64 rows and 2 N columns over 32 terms, of which a warp has 16 rows. A thread has
 // of each eight columns two neighbours in two rows.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 __device__ inline void publish() { rk::tma_publish(); }
 __device__ inline uint64_t descriptor(const float* p) { return rk::wgmma_descriptor(rk::tma_address(p), 16, 1024); }
-__device__ inline void multiply(float (&part)[64], const float* a, int half_a, const float* b, int half_b) {
+template <int N>
+__device__ inline void multiply(float (&part)[N], const float* a, int half_a, const float* b, int half_b) {
   const uint64_t high_a = descriptor(a), low_a = descriptor(a + half_a);
   const uint64_t high_b = descriptor(b), low_b = descriptor(b + half_b);
   rk::wgmma_hold(part);
@@ -50,7 +51,7 @@ __device__ inline void multiply(float (&part)[64], const float* a, int half_a, c
   }
   rk::wgmma_commit();
 }
-__device__ inline void finish(float (&part)[64]) {
+template <int N> __device__ inline void finish(float (&part)[N]) {
   rk::wgmma_wait<0>();
   rk::wgmma_hold(part);
 }
@@ -62,21 +63,22 @@ __device__ inline void multiply_16x8x8(float* sums, const unsigned (&a)[4], cons
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 __device__ inline void publish() {}
-__device__ inline void finish(float (&)[64]) {}
+template <int N> __device__ inline void finish(float (&)[N]) {}
 __device__ inline unsigned term(const float* p, int lane, int k) {
   return __float_as_uint(p[lane * 32 + ((k / 4 ^ lane % 8) * 4) + k % 4]);
 }
-__device__ inline void multiply(float (&part)[64], const float* a, int half_a, const float* b, int half_b) {
+template <int N>
+__device__ inline void multiply(float (&part)[N], const float* a, int half_a, const float* b, int half_b) {
   const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, q = threadIdx.x % 4;
 #pragma unroll
-  for (int u = 0; u < 64; ++u) part[u] = 0;
+  for (int u = 0; u < N; ++u) part[u] = 0;
 #pragma unroll
   for (int k = q; k < 32; k += 8) {
     const unsigned high_a[4] = {term(a, row, k), term(a, row + 8, k), term(a, row, k + 4), term(a, row + 8, k + 4)};
     const float* const l = a + half_a;
     const unsigned low_a[4] = {term(l, row, k), term(l, row + 8, k), term(l, row, k + 4), term(l, row + 8, k + 4)};
 #pragma unroll
-    for (int j = 0; j < 16; ++j) {
+    for (int j = 0; j < N / 4; ++j) {
       const int column = j * 8 + threadIdx.x % 32 / 4;
       const unsigned high_b[2] = {term(b, column, k), term(b, column, k + 4)};
       const unsigned low_b[2] = {term(b + half_b, column, k), term(b + half_b, column, k + 4)};
@@ -124,7 +126,8 @@ def one_product(numbers: str) -> str:
     """Return the fixed text of products that take one pass: in TF32, or of numbers of sixteen bits."""
     kind, _ = KINDS[numbers]
     return f"""
-__device__ inline void multiply_{numbers}(float (&sums)[64], const float* a, const float* b, int more) {{
+template <int N>
+__device__ inline void multiply_{numbers}(float (&sums)[N], const float* a, const float* b, int more) {{
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const uint64_t from_a = descriptor(a), from_b = descriptor(b);
   rk::wgmma_hold(sums);
@@ -136,12 +139,12 @@ __device__ inline void multiply_{numbers}(float (&sums)[64], const float* a, con
   const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   if (!more)
 #pragma unroll
-    for (int u = 0; u < 64; ++u) sums[u] = 0;
+    for (int u = 0; u < N; ++u) sums[u] = 0;
 #pragma unroll
   for (int k = q; k < 32; k += 8) {{
     const unsigned of_a[4] = {{term(a, row, k), term(a, row + 8, k), term(a, row, k + 4), term(a, row + 8, k + 4)}};
 #pragma unroll
-    for (int j = 0; j < 16; ++j) {{
+    for (int j = 0; j < N / 4; ++j) {{
       const int column = j * 8 + threadIdx.x % 32 / 4;
       const unsigned of_b[2] = {{term(b, column, k), term(b, column, k + 4)}};
       multiply_16x8_{numbers}(&sums[j * 4], of_a, of_b);
@@ -168,8 +171,8 @@ QUAD next_left[ROWS * DEPTH / 4 / T], next_right[WIDE * DEPTH / 4 / T];"""
 # What comes next is split and put while the tensor cores work, and what comes after it is on its way to registers.
 LOOP = """\
 const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-const int high0 = warp % (ROWS / 16) * 16, wide0 = warp / (ROWS / 16) * 128;
-float sums[64] = {};
+const int high0 = warp % (ROWS / 16) * 16, wide0 = warp / (ROWS / 16) * (2 * SUMS);
+float sums[SUMS] = {};
 if (begin < end) {
   fetch(begin);
   put(0);
@@ -187,33 +190,33 @@ for (KIND k0 = begin; k0 < end; k0 += DEPTH, now ^= 1) {
   __syncthreads();
 }
 if (parts > 1) {  // the last block of a tile adds the parts up, always in the same order
-  float* const tile = partial + int64_t(block) * parts * (64 * T) + threadIdx.x;
+  float* const tile = partial + int64_t(block) * parts * (SUMS * T) + threadIdx.x;
 #pragma unroll
-  for (int u = 0; u < 64; ++u) tile[(blockIdx.x % parts * 64 + u) * T] = sums[u];
+  for (int u = 0; u < SUMS; ++u) tile[(blockIdx.x % parts * SUMS + u) * T] = sums[u];
   __threadfence();
   __syncthreads();
   if (!__syncthreads_or(threadIdx.x == 0 && atomicAdd(&arrived[block], 1) == parts - 1)) return;
   __threadfence();
 #pragma unroll
-  for (int u = 0; u < 64; ++u) sums[u] = 0;
+  for (int u = 0; u < SUMS; ++u) sums[u] = 0;
   for (int p = 0; p < parts; ++p)
 #pragma unroll
-    for (int u = 0; u < 64; ++u) sums[u] += __ldcg(&tile[(p * 64 + u) * T]);
+    for (int u = 0; u < SUMS; ++u) sums[u] += __ldcg(&tile[(p * SUMS + u) * T]);
 }"""
 
 THREE = (
-    "float part[64];\nmultiply(part, a, ROWS * LINE, b, COLUMNS * LINE);",
+    "float part[SUMS];\nmultiply(part, a, ROWS * LINE, b, COLUMNS * LINE);",
     """\
 finish(part);
 #pragma unroll
-for (int u = 0; u < 64; ++u) sums[u] += part[u];""",
+for (int u = 0; u < SUMS; ++u) sums[u] += part[u];""",
 )
 
 # Through shared memory, so that neighbouring threads store neighbouring columns and take a column apart once.
 EPILOGUE = """\
 float* const tile = left;
 #pragma unroll
-for (int u = 0; u < 64; u += 2) {
+for (int u = 0; u < SUMS; u += 2) {
   const int row = high0 + u / 2 % 2 * 8 + g, column = wide0 + u / 4 * 8 + q * 2;
   *(float2*)&tile[row * (COLUMNS + 8) + column] = make_float2(sums[u], sums[u + 1]);
 }
