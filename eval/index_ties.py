@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rag_kernels.eval.aten import operator
+from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, Value
+
+COUNTS = frozenset({"bincount", "count_nonzero", "sum"})  # of whole numbers: how many of something there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,14 @@ def index_source(fp: FunctionalProblem, output: str) -> IndexSource | None:
 
 
 def is_rounded(fp: FunctionalProblem, output: str) -> bool:
-    """Return whether an output of whole numbers comes of others by a cast: a count of pixels and no place."""
+    """Return whether an output of whole numbers counts, or comes of others by a cast: it is a number and no place."""
     nodes = {node.name: node for node in fp.nodes}
     dtypes = {a.name: a.spec.dtype for a in fp.tensors} | {n.name: n.outputs[0].dtype for n in fp.nodes if n.outputs}
     node = nodes.get(output)
     while node is not None and node.args and isinstance(source := node.args[0], Ref):
         traits = operator(node.op)
+        if base_name(node.op) in COUNTS:
+            return True
         if traits.cast and "float" in dtypes.get(source.name, ""):
             return True
         node = nodes.get(source.name) if traits.cast or traits.cost == "layout" else None

@@ -10,9 +10,10 @@ from judging import verdict
 from support.kept import kept_judge, kept_workers
 
 from rag_kernels.eval.children.right_answers import LARGER
+from rag_kernels.eval.index_ties import is_rounded
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.numerics.compare import UNIT_ROUNDOFF
+from rag_kernels.eval.numerics.compare import UNIT_ROUNDOFF, compare
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, RoundingNoise, rounded_anew, to_tf32
 from rag_kernels.eval.numerics.steps import Choice, as_good, as_near, dense, excused, lone, stepped
 from rag_kernels.eval.problem import problem_from_source
@@ -25,6 +26,16 @@ from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.ingest.functional.training_step import training_step
 
+COUNTS = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, edges):
+        return torch.bincount(torch.bucketize(x.square(), edges), minlength=9)[1:], x.square().argsort()
+def get_inputs():
+    return [torch.randn(64), torch.linspace(0, 4, 8)]
+def get_init_inputs():
+    return []
+"""
 GEN = torch.Generator().manual_seed(0)
 QUICK = Limits(measure_compile=False, timing=TimingRule(pairs=7, max_pairs=7, timed_s=0.01, max_timed_s=0.5))
 
@@ -191,6 +202,39 @@ def test_a_sign_within_the_error_that_a_product_may_have_is_its_own(units: float
     got = oracle.float()
     got[0] += (-1 if oracle_sign(x, w) > 0 else 1) * w[:, 0]
     assert (excused(got, reference, oracle, again()) is not None) is right
+
+
+def eight_bits(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    return (torch.round(x / scale) @ w) * scale
+
+
+def test_what_one_integer_moves_by_little_is_excused_with_what_it_moves_far() -> None:
+    """A step in a product's factor moves a row: some elements far, some less than rounding could, and all right."""
+    x, w = torch.randn(64, 256, generator=GEN), torch.randint(-127, 128, (256, 512), generator=GEN).float()
+    scale = x[3].abs().amax() / 127
+    x[3, 5], w[5, :200] = 12.5 * scale, 1.0
+    reference, oracle = eight_bits(x, w), eight_bits(x.double(), w.double())
+
+    def again() -> Iterator[torch.Tensor]:
+        for _ in range(16):
+            with RoundingNoise(GEN, operands=UNIT_ROUNDOFF[torch.float32], exact_stays=True):
+                moved = eight_bits(x, w)
+            yield moved
+
+    side = 1 if float(torch.round(x[3, 5].double() / (x[3].abs().amax().double() / 127))) == 12 else -1
+    got = oracle.float()
+    got[3] += side * scale * w[5]  # the other integer
+    put_right = excused(got, reference, oracle, again())
+    assert put_right is not None and compare(put_right, reference, oracle).ok
+    got[4] += 1e-5 * oracle[4].abs().max().float()  # where there is no step
+    put_right = excused(got, reference, oracle, again())
+    assert put_right is None or not compare(put_right, reference, oracle).ok
+
+
+def test_a_count_is_a_number_and_no_place(judge: LocalJudge) -> None:
+    fp = functionalize(problem_from_source("counts", COUNTS), workers=judge.workers)
+    assert is_rounded(fp, fp.results[0]) and not is_rounded(fp, fp.results[1])
 
 
 def normed(x: torch.Tensor, w: torch.Tensor, ge: torch.Tensor, turned: torch.Tensor | None = None) -> torch.Tensor:

@@ -63,7 +63,8 @@ def excused(
     """Return the output with steps that rounding makes set right; None where one of its steps is none of these.
 
     `again` is what PyTorch gives in one run after another with amplified rounding. One step may move nearly all by a
-    little, through a mean that others share: of these each has to be moved as far by a run, too.
+    little, through a mean that others share: of these each has to be moved as far by a run, too. So it is of what it
+    moves by little beside what it moves far, as a product's row behind an integer that is another.
     """
     wrong = far(got, oracle, oracle)
     count = int(wrong.sum())
@@ -78,7 +79,9 @@ def excused(
         size = torch.maximum(size, torch.where(torch.isfinite(away), away, size))
         alike = apart <= ALIKE * size
         if not bool((wrong & ~(moved & alike)).any()) and count <= int(moved.sum()):
-            return torch.where(alike if spread else wrong, oracle.to(got.dtype), got)
+            rows = wrong.reshape(rows_of(wrong), -1)
+            beside = rows.any(1, keepdim=True).expand_as(rows).reshape(wrong.shape)
+            return torch.where(alike if spread else wrong | (alike & beside), oracle.to(got.dtype), got)
     return None
 
 
