@@ -198,7 +198,9 @@ def test_what_is_to_be_beaten_is_said_before_there_is_a_kernel() -> None:
     first = render("ideas", **prompt_values.problem_values(before), **NO_IDEAS)
     assert "Measured: eager 312 us, torch.compile 186 us. Beat the faster one." in first
     later = replace(before, attempts=(factories.attempt(verdict=factories.passed(2.0)),))
-    assert "eager 200 us, torch.compile 160 us" in render("ideas", **prompt_values.problem_values(later), **NO_IDEAS)
+    again = render("ideas", **prompt_values.problem_values(later), **NO_IDEAS)
+    assert "eager 200 us, torch.compile 160 us" in again
+    assert "not named by its number" in again and "by its number" not in first  # its source is not in the coder's view
 
 
 def test_the_contract_says_which_precision_is_allowed_and_what_is_compiled_for() -> None:
