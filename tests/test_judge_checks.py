@@ -457,6 +457,47 @@ def test_a_step_is_decided_by_the_rounding_that_is_allowed(judge: LocalJudge, op
         assert not answers.check(outputs, None, None, noisy=False).results[0].ok
 
 
+RARE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(1024, 1024)
+
+    def forward(self, x):
+        gate = torch.relu(self.linear(x) - 2)
+        return gate, gate <= 0
+
+def get_inputs():
+    return [torch.randn(512, 1024)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_rows_only_element_is_not_held_to_what_pytorch_has_right_by_luck(judge: LocalJudge) -> None:
+    """A third of the rows have an element behind the gate: another order of the sum was 300 times PyTorch's error."""
+    import torch
+
+    fp = functionalize(problem_from_source("rare", RARE), workers=judge.workers)
+    torch.manual_seed(3)
+    x, weight, bias = content = [torch.randn(512, 1024), torch.randn(1024, 1024) / 55, torch.randn(1024) / 55]
+    parts = torch.randperm(1024).split(256)
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), content, seed=1)
+        answers = RightAnswers(module, module.call(), operands=0.0)
+        total = sum((x[:, p] @ weight[:, p].t() for p in parts), torch.zeros(512, 1024))
+        gate = torch.relu(total + bias - 2)
+        found = answers.check([gate, gate <= 0], None, None, noisy=False).results[0]
+        assert not found.ok and found.unsettled
+        assert answers.check([gate, gate <= 0], None, None, noisy=False, settle=True).results[0].ok
+        gate += 1e-4 * (gate > 0)
+        assert not answers.check([gate, gate <= 0], None, None, noisy=False, settle=True).results[0].ok
+
+
 @pytest.mark.parametrize(("precision", "by_noise"), [("strict", False), ("tf32", True)])
 def test_a_lower_precision_without_calibrated_limits_is_held_to_its_own_noise(
     judge: LocalJudge, monkeypatch: pytest.MonkeyPatch, precision: str, by_noise: bool
