@@ -14,6 +14,7 @@ from dataclasses import replace
 from rag_kernels.eval.records import Contract, FunctionalProblem, ServedTensor, TensorSpec
 
 _NAMES = "NMKLPQRSTUVW"
+_MOST_PARTS = 32  # a network of five strides of two
 _Sizes = tuple[int, ...]  # what one dimension was, at each of the sizes
 
 
@@ -93,13 +94,16 @@ def _multiple(size: _Sizes, of: _Sizes) -> int:
 
 
 def _of_inputs(size: _Sizes, names: dict[_Sizes, str]) -> str:
-    """Return an output's size by the names of the arguments' sizes: as one of them, a multiple, or so many more or less
-    ("2*N-1"); "?" where it is none of these.
+    """Return an output's size by the names of the arguments' sizes: as one of them, a multiple, so many more or less
+    ("2*N-1"), or a part of that ("(N+1)//2"); "?" where it is none of these.
     """
     found = names.get(size) or (str(size[0]) if len(set(size)) == 1 else None)
     free = [(base, name) for base, name in names.items() if name.isalnum()]
     multiples = (f"{factor}*{name}" for base, name in free if (factor := _multiple(size, base)))
-    return found or next(multiples, "") or next(filter(None, (_linear(size, *one) for one in free)), "?")
+    if told := found or next(multiples, "") or next(filter(None, (_linear(size, *one) for one in free)), ""):
+        return told
+    parts = [text for one in free for text in _parts(size, *one)]
+    return parts[0] if len(parts) == 1 else "?"
 
 
 def _linear(size: _Sizes, base: _Sizes, name: str) -> str:
@@ -110,6 +114,23 @@ def _linear(size: _Sizes, base: _Sizes, name: str) -> str:
         return ""
     more = size[0] - factor * base[0]
     return f"{f'{factor}*' if factor > 1 else ''}{name}{more:+d}"
+
+
+def _parts(size: _Sizes, base: _Sizes, name: str) -> list[str]:
+    """Return as which parts of another a size can be read, rounded down: what windows with a stride leave of an axis.
+
+    There are several where the sizes that were seen leave a choice, as of even ones alone.
+    """
+    return [
+        f"({name}{more:+d})//{divisor}" if more else f"{name}//{divisor}"
+        for divisor in range(2, _MOST_PARTS + 1)
+        for more in range(max(divisor * n - m for n, m in zip(size, base, strict=True)), _above(size, base, divisor))
+    ]
+
+
+def _above(size: _Sizes, base: _Sizes, divisor: int) -> int:
+    """Return from which number on a part would be more than its size somewhere."""
+    return min(divisor * (n + 1) - m for n, m in zip(size, base, strict=True))
 
 
 def _told(size: _Sizes, names: dict[_Sizes, str]) -> str:

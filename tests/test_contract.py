@@ -83,6 +83,19 @@ def test_an_output_may_be_some_elements_longer_or_shorter_than_inputs() -> None:
     assert portable(replace(shown, outputs=(("N-1", "2*M+3"),)))
 
 
+def test_an_output_may_be_a_part_of_an_input_rounded_down() -> None:
+    """What windows with a stride leave; even sizes alone do not tell which way odd ones are rounded."""
+
+    def at(size: int, halves: int, quarters: int) -> FunctionalProblem:
+        x = TensorArgument("x", "input", TensorSpec((size,), "float32"), "0")
+        return replace(made(), arguments=(x,), outputs=(TensorSpec((halves, quarters), "float32"),))
+
+    shown = contract(at(32, 16, 7), [at(33, 17, 7), at(66, 33, 15), at(19, 10, 4)], any_alignment=True)
+    assert shown.outputs == (("(N+1)//2", "(N-3)//4"),) and portable(shown)
+    even = contract(at(32, 16, 7), [at(64, 32, 15), at(128, 64, 31)], any_alignment=True)
+    assert even.outputs == (("?", "?"),)
+
+
 def test_a_kernel_of_one_shape_serves_that_one(judge: LocalJudge, problem: FunctionalProblem) -> None:
     passed = verdict(judge, problem, KERNEL.replace("ROWS", "64"))
     assert isinstance(passed, Passed) and passed.contract is not None, passed

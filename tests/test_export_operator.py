@@ -233,6 +233,21 @@ def test_what_is_empty_is_not_served_nor_what_makes_something_empty() -> None:
     assert plain([torch.ones(2)]).shape == (1,)
 
 
+def test_parts_of_sizes_are_rounded_down_and_never_empty() -> None:
+    kernel = CompiledForward(
+        "", "kernel", "cpu", [("input", "0", (8,), "float32", ("N",))], {}, [((3,), "float32", ("(N-1)//2",))],
+        name="strided", functional="def module_fn(x):\n    return x[2::2]\n",
+    )  # fmt: skip
+    plain = Call(lambda *given: None, [("x", torch.float32, ("N",))], [(torch.float32, ("(N-1)//2",))], (), "cpu", True)
+    for size, made in ((8, 3), (9, 4), (3, 1)):
+        assert kernel.served.sizes_made([torch.ones(size)]) == ((made,),)
+        assert plain([torch.ones(size)]).shape == (made,)
+    with pytest.raises(ValueError, match="of no"):
+        kernel.op(torch.ones(2))
+    with pytest.raises(NotVerified, match="elements"):
+        plain([torch.ones(2)])
+
+
 @pytest.mark.parametrize("tier", ["kernel", "composed"])
 @pytest.mark.parametrize(
     ("backend", "raised", "falls_back"),

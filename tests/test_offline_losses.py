@@ -85,3 +85,12 @@ def test_rarer_operators_are_as_exact_as_in_pytorch(
     plan = write(fp, CpuParameters() if language == "cpp" else SMALL)
     assert plan is not None and plan.candidate.tier == "kernel"
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+def test_a_small_batch_is_no_number(tmp_path: Path) -> None:
+    """A mean over few things, as of a loss or a batch norm: how many there are is read, though the loop is short."""
+    case = Case("return F.cross_entropy(x, y, label_smoothing=0.1), x.mean(0)", "torch.randn(8, 20)", "torch.arange(8)")
+    plan = write(functional("few", case), CpuParameters())
+    assert plan is not None
+    other = functional("more", Case(case.body, "torch.randn(11, 20)", "torch.arange(11)"))
+    assert worst_ratio(other, numbers.caller(plan, other, tmp_path)) <= numbers.RATIO

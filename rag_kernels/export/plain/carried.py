@@ -1,7 +1,7 @@
 """Check and make one call of a kernel: files for GPU MODE and KernelBench carry this text, which imports torch alone.
 
 An argument is (name, dtype, shape), with free sizes by name ("N", "2*N"); a number has no dtype, and its value for a
-shape. An output is (dtype, shape).
+shape. An output is (dtype, shape), with "2*N-1" and "(N+1)//2" among its sizes too.
 """
 
 import contextlib
@@ -90,10 +90,12 @@ class Call:
         """Return a size; one by name is what the first argument with the name makes of it."""
         if isinstance(size, int):
             return size
-        multiple, sign, more = size.partition("-") if "-" in size else size.partition("+")
+        whole, _, parts = size.partition("//")
+        whole = whole.strip("()")
+        multiple, sign, more = whole.partition("-") if "-" in whole else whole.partition("+")
         factor, _, name = multiple.rpartition("*")
         times = int(factor or 1)
-        return times * bound.setdefault(name, has // times) + int(f"{sign}{more or 0}")
+        return (times * bound.setdefault(name, has // times) + int(f"{sign}{more or 0}")) // int(parts or 1)
 
     def placed(self, value: torch.Tensor) -> torch.Tensor:
         """Return a tensor as the kernel takes it: contiguous, and where it was tried."""

@@ -18,7 +18,7 @@ from rag_kernels.export.serving.guard import Lines
 if TYPE_CHECKING:
     import torch
 
-Size = int | str  # a number that stays, or a free size: "N", "2*N"; of an output "2*N-1" too
+Size = int | str  # a number that stays, or a free size: "N", "2*N"; of an output "2*N-1" and "(N+1)//2" too
 Shape = tuple[Size, ...]
 Sizes = tuple[int, ...]
 ALIGNED_BYTES = 64  # as PyTorch allocates on the CPU; more on a GPU
@@ -217,8 +217,8 @@ class Served:
         return NONE if self._judged(bound) else Reason("sizes", self._not_judged(bound))
 
     def _makes_nothing(self, bound: dict[str, int], holds: Callable[[Any], bool] = bool) -> bool:
-        """Return whether an output may be empty where no argument is: one that is some elements shorter."""
-        shorter = [size for o in self.outputs for size in o.free if isinstance(size, str) and "-" in size]
+        """Return whether an output may be empty where no argument is: one that is some elements shorter, or a part."""
+        shorter = [s for o in self.outputs for s in o.free if isinstance(s, str) and ("-" in s or "//" in s)]
         return bool(self.free) and not all(holds(_size(size, bound) > 0) for size in shorter)
 
     def _judged(self, bound: dict[str, int], holds: Callable[[Any], bool] = bool) -> bool:
@@ -428,9 +428,11 @@ def _factor(size: str) -> tuple[int, str]:
 def _size(size: Size, bound: dict[str, int]) -> int:
     if isinstance(size, int):
         return size
-    times, sign, more = size.partition("-") if "-" in size else size.partition("+")
+    whole, _, parts = size.partition("//")
+    whole = whole.strip("()")
+    times, sign, more = whole.partition("-") if "-" in whole else whole.partition("+")
     factor, name = _factor(times)
-    return factor * bound[name] + int(f"{sign}{more or 0}")
+    return (factor * bound[name] + int(f"{sign}{more or 0}")) // int(parts or 1)
 
 
 def _bind(size: Size, has: int, bound: dict[str, int]) -> None:

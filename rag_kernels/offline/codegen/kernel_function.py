@@ -31,6 +31,7 @@ class Function:
     regions: tuple[Region, ...]
     specs: dict[str, TensorSpec]
     order: tuple[str | Number, ...]
+    held: frozenset[str]  # parameters and buffers of the module
     near: bool  # whether functions may be exact to some bits fewer than float32 has
 
     def parameters(self, backend: Backend) -> str:
@@ -75,7 +76,13 @@ def whole_function(
     order += [n for n in known if n not in order]
     scratch = tuple(dict.fromkeys(b for r in regions for b in r.written if b not in results))
     whole_order = (*order, *results)
-    return Function("forward", inputs, tuple(results), scratch, tuple(regions), specs, whole_order, owes_half(fp))
+    held = held_by_module(fp)
+    return Function("forward", inputs, tuple(results), scratch, tuple(regions), specs, whole_order, held, owes_half(fp))
+
+
+def held_by_module(fp: FunctionalProblem) -> frozenset[str]:
+    """Return the names of parameters and buffers."""
+    return frozenset(a.name for a in fp.tensors if a.role != "input")
 
 
 def part_function(
@@ -91,7 +98,8 @@ def part_function(
     used = {v.name for r in regions for v in ir.walk(*r.stores.values()) if isinstance(v, ir.Const) and v.name}
     order: tuple[str | Number, ...] = (*inputs, *(n for n, _ in numbers(fp) if n.name in used), *outputs)
     scratch = tuple(b for b in written if b not in outputs)
-    return Function(name, inputs, outputs, scratch, tuple(regions), specs, order, owes_half(fp))
+    held = held_by_module(fp)
+    return Function(name, inputs, outputs, scratch, tuple(regions), specs, order, held, owes_half(fp))
 
 
 def short_loops(region: Region, most: int) -> set[ir.Atom]:
@@ -99,6 +107,22 @@ def short_loops(region: Region, most: int) -> set[ir.Atom]:
     if not any(a.size <= most for a in region.reduced):
         return set()
     return {leaf for loop in build_nest(region, Names()).reduced if loop.count <= most for leaf in loop.leaves}
+
+
+def batch_loops(function: Function) -> set[ir.Atom]:
+    """Return the loops that are the first dimension of what a call is given, and no other: how many things there are.
+
+    Of all sizes these differ between calls, so that none of them is a number, however short it is.
+    """
+    shapes = [v.stored for region in function.regions for v in loads_of(region) if v.buffer in function.inputs]
+    given = [
+        ir.leaves(v.stored[0])
+        for region in function.regions
+        for v in loads_of(region)
+        if v.buffer in function.inputs and v.buffer not in function.held and v.stored
+    ]
+    inner = {leaf for shape in shapes for group in shape[1:] for leaf in ir.leaves(group)}
+    return {leaves[0] for leaves in given if len(leaves) == 1} - inner
 
 
 SHORT = 64  # a reduced loop this short, but for products, is a number in the source: the compiler can unroll it
@@ -127,14 +151,15 @@ class Sizes:
     def solve(self, function: Function, *, short: int = SHORT, free: bool = True) -> None:
         """Declare every size of the function's loops, and collect checks that other shapes satisfy the equations.
 
-        Reduced loops of at most `short` steps are numbers in the source, two that are walked as one by their product.
+        Reduced loops of at most `short` steps are numbers in the source, two that are walked as one by their product,
+        but for the batch.
         So are sizes that only follow from what a loop runs along, unless they are to be `free`: a GPU divides by
         numbers more quickly.
         """
         self.free = free
         external, internal = self.equations(function)
         plain = [r for r in function.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
-        numbers = {leaf for r in plain for leaf in short_loops(r, short)}
+        numbers = {leaf for r in plain for leaf in short_loops(r, short)} - batch_loops(function)
         for _, group in external:
             for leaf in ir.leaves(group):
                 if leaf.fixed or leaf in numbers:
