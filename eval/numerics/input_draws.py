@@ -51,6 +51,16 @@ MANY = 16  # lines of a parameter, of which three may be lost
 FEW = 8  # elements: too few for any of them to be zero
 FEW_IRREGULAR = 256  # one of so many elements is another
 MOST_SORTED = 1 << 20  # elements: bounds are few
+SUMMED = (
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.uint8,
+    torch.float64,
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+)
 SAME_SUM, EXCHANGED = ((0, 0), (1, -1), (0, 0), (1, -31), (1, -33)), 2  # of two neighbours
 DISTINCT, CHANCES = 16, 32  # numbers at least; twice how many pairs would be alike by chance
 MOST_WIDE = 1 << 24  # sums of a thousand exceed 32 bits; products of two stay within 64, and in fp64 exact
@@ -214,7 +224,7 @@ def put_same_sums(values: Sequence[torch.Tensor], generator: torch.Generator) ->
     """
     forms: dict[tuple[torch.dtype, int], list[torch.Tensor]] = {}
     for value in values:
-        if value.dim() > 1 and value.shape[-1] > 1 and value.dtype != torch.bool and value.numel():
+        if value.dim() > 1 and value.shape[-1] > 1 and value.dtype in SUMMED and value.numel():
             forms.setdefault((value.dtype, value.shape[-1]), []).append(value)
     for (_, n), alike in forms.items():
         low, high = max(int(v.min()) for v in alike), min(int(v.max()) for v in alike)
