@@ -95,6 +95,7 @@ INTEGER_KINDS = (WIDE, WIDEST, REPEATED, MULTIPLES, ALIKE, UNTRUE, IGNORED, FROM
 # Products that are exact (`eval.numerics.exactness_probe`): of one factor, of the others, of what a softmax weighs.
 PROBE, OTHER_PROBE, WEIGHED_PROBE = "probe", "probe of the other factors", "probe of what is weighed"
 PROBES = (PROBE, OTHER_PROBE, WEIGHED_PROBE)
+OUT_OF_RANGE = "indices out of range"  # a few: a call that is to be refused, and leave nothing for later ones
 INFINITE = "infinite"  # throughout: a call that nobody compares, of which later ones may find nothing
 NON_FINITE = "non-finite"  # NaN and infinity here and there, where the module says something of them
 # Relative errors of an exactness probe: fp32 in any order of summation stays below the first; TF32, fp16 and bf16 are

@@ -56,7 +56,7 @@ from rag_kernels.eval.trial.trial import Trial
 
 CRASH_BYTES = 1 << 22  # of a tensor, when a crash is looked for: the rest repeats them
 COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"  # torch's own variable; 1 starts no pool of compilers
-CHECKS_VERSION = "41"  # of what is checked and how; raise it with every change of a check
+CHECKS_VERSION = "42"  # of what is checked and how; raise it with every change of a check
 
 
 def judge_version(rule: TimingRule) -> str:
@@ -235,6 +235,7 @@ class LocalJudge:
                 library,
                 thorough=True,
                 checked=programs,
+                older=partial(self._builder.older, candidate),
                 baselines=known.times.prepare_once if self.limits.measure_compile else None,
             )
             verdict = self._profiler.look(trial.run(None), known, candidate)
@@ -291,6 +292,7 @@ class LocalJudge:
                     candidate,
                     library,
                     checked=lambda: self._builder.checked(candidate),
+                    older=partial(self._builder.older, candidate),
                     loaded=loading.result if loading else None,
                 )
                 verdict = trial.run(baseline)

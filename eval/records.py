@@ -27,6 +27,7 @@ UNCHECKED = "unchecked"  # begins a label: what could not be tried, which lowers
 MORE_MEMORY = "more memory than the module"
 SPECIALISED = "shape-specialised"  # a label: right at its own sizes, and not at others
 ALIGNED = "aligned-only"  # a label: right where tensors begin as PyTorch allocates them, and not at any element
+OTHER_PROCESSORS = "fragile: built for other processors"  # a label: wrong where it is compiled for older ones
 ONE_CALLER = "one caller at a time"  # a label: wrong where two threads call it at once
 LEAKS = "leaks memory"  # a label: each call keeps some, which bars a claim
 SETTINGS = "changes settings of OpenMP"  # a label: what it sets for itself holds for who comes next

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from judging import BRIEF, HEAD, OF_SIZES, SOFTMAX, THOROUGH, altered, verdict
+from judging import BRIEF, HEAD, OF_SIZES, SOFTMAX, THOROUGH, altered, loaded, verdict
 from support.generated_kernels import Case, functional
 from support.kept import kept_judge
 
@@ -19,9 +19,10 @@ from rag_kernels.eval.numerics.exactness_probe import one_hot, targets
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.process_tree import Resident
-from rag_kernels.eval.records import Crashed, FunctionalProblem, Passed
+from rag_kernels.eval.records import Crashed, FunctionalProblem, Passed, Wrong
 from rag_kernels.eval.sessions.admission import admit
-from rag_kernels.eval.trial.checks import _kept
+from rag_kernels.eval.sessions.candidate_session import Stopped
+from rag_kernels.eval.trial.checks import AFTER_REFUSED, Checks, Findings, _kept
 from rag_kernels.eval.trial.result_class import fuses_nothing
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.ingest.functional.functionalize import functionalize
@@ -337,6 +338,43 @@ def test_copies_of_an_argument_stand_in_for_a_kernel() -> None:
         kernels._instead = instead
         kernels.finish(*given, 3, out.zero_())
         assert out.flatten()[0] == first and (instead != "the first" or out.sum() == 15)
+
+
+LOOKED_UP = (
+    HEAD
+    + """
+class Model(nn.Module):
+    def forward(self, table, at):
+        return table[at]
+
+def get_inputs():
+    return [torch.randn(64, 4), torch.randint(0, 64, (256,))]
+
+def get_init_inputs():
+    return []
+"""
+)
+LOOKS_UP = """
+#include "rag_kernel.h"
+static int64_t met = 0;
+void f(rk::Tensor<const float> table, rk::Tensor<const int64_t> at, rk::Tensor<float> out) {
+  for (int64_t i = 0; i < at.numel(); ++i, ++met) {
+    RK_CHECK(uint64_t(at.data[i]) < uint64_t(table.size(0)), "out of range");
+    for (int64_t d = 0; d < 4; ++d) out.data[i * 4 + d] = table.data[at.data[i] * 4 + d] + float(met != i);
+  }
+  met = 0;
+}
+RK_EXPORT(forward, f)
+"""
+
+
+def test_a_refused_call_leaves_nothing_for_the_next(judge: LocalJudge) -> None:
+    fp = functionalize(problem_from_source("looked_up", LOOKED_UP), workers=judge.workers)
+    with loaded(judge, fp, LOOKS_UP) as (session, subject), pytest.raises(Stopped) as stopped:
+        place, checks = subject.bind(session), Findings()
+        Checks(subject, place, checks, frozenset()).first_draw("as ever")
+        Checks(subject, place, checks, frozenset()).after_refused(place)
+    assert isinstance(stopped.value.verdict, Wrong) and stopped.value.verdict.input_class == AFTER_REFUSED
 
 
 ATTENTION = (

@@ -23,6 +23,7 @@ from rag_kernels.eval.numerics.input_draws import (
     lines_moved,
     next_to_multiples,
     on_side_of,
+    out_of_range,
     put_far_apart,
     put_same_sums,
     redraw,
@@ -466,6 +467,12 @@ def test_parameters_leave_where_they_begin_and_operands_are_far_apart() -> None:
     assert bool((far.sum(0) == 1).all()) and bool((few.sum(0) == 1).all()), "in each row one is, and another"
     put_far_apart(one_sided := [torch.rand(64, 8) for _ in range(2)], generator, sided=True)
     assert all(bool((o >= 0).all()) for o in one_sided)
+
+
+def test_a_few_indices_are_beyond_what_they_index() -> None:
+    own, bound = torch.randint(0, 64, (512,), dtype=torch.int32), IndexBound("at", 0, 64, wraps=False)
+    beyond = out_of_range(own, bound, torch.Generator().manual_seed(3))
+    assert beyond.dtype == own.dtype and int(beyond[-1]) >= 64 and 1 <= int((beyond >= 64).sum()) < 40
 
 
 def test_lines_of_the_same_sums_are_others() -> None:

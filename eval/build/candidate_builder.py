@@ -6,16 +6,23 @@ was built before comes from the cache. Knows nothing of problems.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rag_kernels.eval.build.candidate_form import called_kernels, kernels_text
-from rag_kernels.eval.build.compile import BuildError, Built, Flavour, Toolchain, build, checked
+from rag_kernels.eval.build.compile import BuildError, Built, Flavour, Toolchain, build, checked, instruction_sets
 from rag_kernels.eval.build.nvrtc import build_device, host_text, is_split
 from rag_kernels.eval.build.products import Library, Programs, can_show_races
 from rag_kernels.eval.process.sandbox import Sandbox
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate
+
+# What a C++ source asks of the processor that it is compiled for; older ones, with what shows that this one runs their
+# code.
+_ASKS = re.compile(r"\b__(?:AVX|SSE|FMA|BMI|F16C|AMX|GFNI|VAES|SHA|POPCNT|LZCNT|ADX|PCLMUL)\w*__\b")
+OLDER = {"x86-64-v3": "avx2", "x86-64-v2": "sse4_2"}
 
 
 class Builder:
@@ -57,6 +64,19 @@ class Builder:
         source = kernels_of(candidate)
         built = build([(source, candidate.backend)], tools=self._tools, cache=self._cache)[0] if source else None
         return Library(built.library) if isinstance(built, Built) else None
+
+    def older(self, candidate: Candidate) -> dict[str, Library]:
+        """Build for older processors what asks for which one it is compiled: exports are compiled where they run."""
+        source, has = kernels_of(candidate), instruction_sets().split()
+        if candidate.backend != "cpu" or not _ASKS.search(source):
+            return {}
+        found: dict[str, Library] = {}
+        for isa in (isa for isa, flag in OLDER.items() if flag in has):
+            tools = replace(self._tools, isa=isa, avx512=False)
+            built = build([(source, "cpu")], tools=tools, cache=self._cache)[0]
+            if isinstance(built, Built):
+                found[isa] = Library(built.library)
+        return found
 
     def checked(self, candidate: Candidate) -> tuple[Programs, Workers]:
         """Return the programs for sanitizers, built when they are first asked for, and the workers to run them in.

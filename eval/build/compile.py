@@ -168,7 +168,7 @@ def toolchain(cuda_arch: str = "sm_90") -> Toolchain:
     nvcc = shutil.which("nvcc")
     if nvcc is None and Path("/usr/local/cuda/bin/nvcc").is_file():
         nvcc = "/usr/local/cuda/bin/nvcc"
-    isa = _instruction_sets()
+    isa = instruction_sets()
     # `-march=native` means another thing on another machine, so what it means is part of the cache key.
     parts = [_first_line([cxx, "--version"]), content_id("isa", isa)]
     version = " / ".join(parts + ([_last_line([nvcc, "--version"])] if nvcc else []))
@@ -177,7 +177,8 @@ def toolchain(cuda_arch: str = "sm_90") -> Toolchain:
     return Toolchain(cxx=cxx, nvcc=nvcc, cuda_arch=cuda_arch, version=version, avx512=avx512, splits=splits)
 
 
-def _instruction_sets() -> str:
+def instruction_sets() -> str:
+    """Return what this processor has, as the system tells it."""
     with open("/proc/cpuinfo") as f:
         return next((line for line in f if line.startswith(("flags", "Features"))), "")
 

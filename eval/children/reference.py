@@ -47,6 +47,7 @@ from rag_kernels.eval.input_kinds import (
     OF_ITS_SIDE,
     ONE_TWICE_ZEROS,
     OTHER_COLUMNS,
+    OUT_OF_RANGE,
     PROBES,
     REPEATED,
     SAME_SUMS,
@@ -104,6 +105,7 @@ from rag_kernels.eval.numerics.input_draws import (
     lines_moved,
     next_to_multiples,
     on_side_of,
+    out_of_range,
     put_far_apart,
     put_same_sums,
     redraw,
@@ -285,6 +287,9 @@ class Reference:
                 value = leaves[int(argument.path)].to(self.device)
                 if kind in INTEGER_KINDS and argument.spec.dtype in INTEGERS:
                     value = self._integers(kind, argument, value, generator)
+                elif kind == OUT_OF_RANGE:
+                    bound = next((b for b in self.fp.bounds if b.path == argument.path), None)
+                    value = value if bound is None else out_of_range(value, bound, generator)
                 elif kind in (ALIKE, UNTRUE) and argument.spec.dtype == "bool":
                     value = torch.full_like(value, kind == ALIKE)
                 elif kind == AT_CONSTANTS:

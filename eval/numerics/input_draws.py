@@ -140,6 +140,15 @@ def from_the_end(own: torch.Tensor, high: int, generator: torch.Generator) -> to
     return torch.where(at & (own >= 0), own - high, own)
 
 
+def out_of_range(own: torch.Tensor, bound: IndexBound, generator: torch.Generator) -> torch.Tensor:
+    """Return indices of which a few, the last one among them, are beyond what they index."""
+    at = torch.rand(own.shape, generator=generator, device=own.device) < 1 / 64
+    at.reshape(-1)[-1:] = True
+    info = torch.iinfo(own.dtype)
+    beyond = own.long() % 8 + bound.high
+    return torch.where(at, beyond.clamp(info.min, info.max).to(own.dtype), own)
+
+
 def some_ignored(own: torch.Tensor, mark: int, generator: torch.Generator) -> torch.Tensor:
     """Return class numbers of which some are the mark of those that a loss leaves out."""
     at = torch.rand(own.shape, generator=generator, device=own.device) < 0.3

@@ -55,6 +55,7 @@ from rag_kernels.eval.input_kinds import (
     MULTIPLES,
     NON_FINITE,
     OF_ITS_SIDE,
+    OUT_OF_RANGE,
     OVERFLOW,
     PROBES,
     REPEATED,
@@ -360,7 +361,9 @@ class ProblemSession:
     def _special(self, kind: str) -> int | None:
         if not suits(self.fp, kind):
             return None
-        if kind == INFINITE:
+        if kind == OUT_OF_RANGE and (self.on_gpu or not self.fp.bounds):  # where a bad index ends all work
+            return None
+        if kind in (INFINITE, OUT_OF_RANGE):
             self._draw(kind)
             return self.drawn - 1
         indices = any("int" in s.dtype or s.dtype == "bool" for s in self.fp.outputs)
@@ -526,7 +529,7 @@ class ProblemSession:
         self.restarts += 1
         self.draws, self.drawn, self.answered, self.normal = [], 0, set(), None
         if self.died >= MOST_DIED:
-            others = (INFINITE, NON_FINITE, OVERFLOW, *LINES, *TWICE)
+            others = (INFINITE, OUT_OF_RANGE, NON_FINITE, OVERFLOW, *LINES, *TWICE)
             self.kinds = dict.fromkeys((*PROBES, *INTEGER_KINDS, *SPECIAL, *others))
         else:
             self.kinds = {kind: None for kind, draw in self.kinds.items() if draw is None}

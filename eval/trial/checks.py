@@ -34,6 +34,7 @@ from rag_kernels.eval.input_kinds import (
     MOVED,
     MULTIPLES,
     NON_FINITE,
+    OUT_OF_RANGE,
     OVERFLOW,
     PEAKS,
     PROBES,
@@ -48,7 +49,7 @@ from rag_kernels.eval.input_kinds import (
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.messages.protocol import Instead
 from rag_kernels.eval.process.process_tree import Resident
-from rag_kernels.eval.records import LEAKS, SETTINGS, Rejected, Wrong
+from rag_kernels.eval.records import LEAKS, SETTINGS, Crashed, Rejected, Wrong
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.steps import alike_inputs, multiplies_spread
@@ -76,6 +77,7 @@ DECOYS: dict[Instead, str] = {
     "the first": "with copies of an argument in their place",
     "the last": "with copies of an argument in their place",
 }
+AFTER_REFUSED = "after a call that it refused"
 HALVES = "another forward before the backward"
 FINITE_ONLY = "finite-only"  # one honest kernel in four, by its comparisons
 # Words of `numerics.rounding_faults`.
@@ -569,6 +571,20 @@ class Checks:
         if draw is not None and "special values" not in self.without:
             self.subject.prepare(self.place, plain(draw, len(self.place.session.specs)))
             self.subject.call(self.place)
+
+    def after_refused(self, place: BoundBuffers) -> None:
+        """Require that it is right after a call whose indices it refused; one that takes such is asked no more."""
+        draw = None if "special values" in self.without else place.session.special(OUT_OF_RANGE)
+        if draw is None:
+            return
+        self.subject.prepare(place, plain(draw, len(place.session.specs)))
+        try:
+            self.subject.call(place)
+        except Stopped as stopped:
+            if not stopped.alive or not (isinstance(stopped.verdict, Crashed) and stopped.verdict.raised):
+                return
+            self._call_and_compare(place, place.session.random_recipe(), AFTER_REFUSED)
+            self.found.checks.append(AFTER_REFUSED)
 
     def many_calls(self, place: BoundBuffers) -> None:
         """Check that it is right after many calls, on contents of which it has seen others before."""

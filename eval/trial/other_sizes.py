@@ -24,7 +24,7 @@ from rag_kernels.eval.records import (
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
-from rag_kernels.eval.trial.checks import Checks, Findings
+from rag_kernels.eval.trial.checks import AFTER_REFUSED, Checks, Findings
 
 MOST_RESTS_S = 10.0
 
@@ -116,6 +116,7 @@ class OtherSizes:
         raised = isinstance(stopped.verdict, Crashed) and stopped.verdict.raised
         if raised and stopped.alive and self.may_refuse:
             self.refused = "" if sizes is FEW else reason
+            self._ask_again(subject)
         else:
             self._specialised(reason)
         return stopped.alive
@@ -132,6 +133,12 @@ class OtherSizes:
                 raise
             return stopped
         return None
+
+    def _ask_again(self, subject: LoadedCandidate) -> None:
+        """Require that it is right at its own sizes after it has refused others."""
+        own = next((place for place in subject.places if place.session is self.known.session), None)
+        if own is not None:
+            Checks(subject, own, self.found, self.without).first_draw(AFTER_REFUSED)
 
     def _specialised(self, reason: str) -> None:
         self.found.label(SPECIALISED)

@@ -7,7 +7,7 @@ request with new content.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,6 +33,7 @@ from rag_kernels.eval.records import (
     ALIGNED,
     MORE_MEMORY,
     ONE_CALLER,
+    OTHER_PROCESSORS,
     SPECIALISED,
     Candidate,
     Measurement,
@@ -86,6 +87,7 @@ class Trial:
         *,
         thorough: bool = False,
         checked: Callable[[], tuple[Programs, Workers]] | None = None,
+        older: Callable[[], Mapping[str, Library]] = dict,
         loaded: Callable[[], LoadedCandidate] | None = None,
         baselines: Callable[[], None] | None = None,
     ) -> None:
@@ -94,6 +96,7 @@ class Trial:
             lambda: None
         )  # prepares what it races, once: beside sanitizers, or before timing
         self.known, self.session = known, known.session
+        self.older = older  # builds it for older processors, where it asks
         self.candidate, self.library, self.checked = candidate, library, checked
         self.thorough = thorough or self.session.limits.thorough
         self.without = self.session.limits.without
@@ -147,6 +150,7 @@ class Trial:
             self._stage("repeat", lambda: checks.teams(self.others.small_place(subject, place)))
         if self.thorough:
             self._stage("repeat", self._in_another_worker)
+            self._stage("repeat", self._on_older_processors)
         if not self.searches or self._stage("odd", lambda: self.others.search(subject)):
             checks.done_means_done()
             checks.nothing_came_later()
@@ -270,6 +274,9 @@ class Trial:
         """Call a C++ kernel many times at the least sizes, at rests of vectors, and from two threads at once."""
         if self.session.on_gpu or self.candidate.tier != "kernel" or "repeats" in self.without:
             return
+        if self.session.fp.bounds:
+            with self._open() as other:
+                Checks(other, place := other.bind(self.session), self.found, self.without).after_refused(place)
         for spoiled in (True, False):  # by infinities, which some honest kernels do not survive
             with self._open() as other:
                 if spoiled and not self._survives_infinities(other):
@@ -286,6 +293,29 @@ class Trial:
                         self.found.notes.append(f"wrong where two threads call it at once: {why}"[:300])
                         return
                 return
+
+    def _on_older_processors(self) -> None:
+        """Label a C++ kernel that is wrong as it is built for older processors, where it is right as built for this."""
+        for name, library in self.older().items() if "repeats" not in self.without else ():
+            if (why := self._fails(library)) and not self._fails(self.library):
+                self.found.label(OTHER_PROCESSORS)
+                self.found.notes.append(f"wrong as it is built for {name}: {why}"[:300])
+                return
+            self.found.checks.append(f"built for {name}")
+
+    def _fails(self, library: Library | None) -> str:
+        """Return how one build of it fails, at sizes without a divisor too, or nothing; it is noted nowhere."""
+        odd = None if self.others.fails_somewhere or self.known.odd is None else self.known.odd.first()
+        try:
+            with LoadedCandidate(self.session, self.candidate, library) as other:
+                for session in (self.session, odd):
+                    if session is not None:
+                        Checks(other, other.bind(session), Findings(), self.without).own_draws()
+        except Stopped as stopped:
+            if isinstance(stopped.verdict, Rejected):
+                raise
+            return str(getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", ""))
+        return ""
 
     def _survives_infinities(self, subject: LoadedCandidate) -> bool:
         """Make a call of which later ones may find nothing; label a kernel that ends in it, and return False."""
