@@ -389,19 +389,29 @@ BATCH_NORMS = (
             "where_data = scratch<float>(",
             "y_arg_p, const",
         ),
+        (
+            Case(
+                "o = torch.zeros_like(x).scatter(1, y.long()[:, None], -1.0); return o - x.softmax(1)",
+                "torch.randn(64, 512)",
+                "torch.randint(0, 512, (64,))",
+            ),
+            "? float(value) : 0.0f",
+            "scattered",
+        ),
     ],
     ids=[
         *("stores that nobody reads", "many rows of an odd length", "threads beside a short row"),
         "a softmax by one way for a sort and by another one behind it",
         *("windows along columns alone", "slices that are as long", "products of sixteen bits that rows read"),
-        *("products of few columns", "factors of two products"),
+        *("products of few columns", "factors of two products", "a one in each row"),
     ],
 )
 def test_what_made_kernels_slower_than_before_stays_out(case: Case, about: str, without: str) -> None:
     """Copies in double beside a residual block, 0.83 of the speed; running sums 0.42; depthwise convolutions 0.59.
 
     Differences of an image along both sides, each read for itself; products in float32 before a softmax of theirs in
-    sixteen bits; tiles of 128 columns for 40; a gradient that both gradients of a layer computed again, 0.59.
+    sixteen bits; tiles of 128 columns for 40; a gradient that both gradients of a layer computed again, 0.59; a
+    loss's gradient from a tensor of zeros with ones.
     """
     fp = functional("slower", case)
     plan = next(first_plans(simplified(fp)[0], CudaParameters()))

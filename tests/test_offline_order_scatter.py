@@ -45,6 +45,7 @@ CASES = {
     "scatters": Case(
         "z = x.new_zeros(9, 11); r = y[:, 0]; w = x + 0;"
         "return z.scatter_add(1, y, x), z.scatter(1, y[:, :1], x[:, :1] * 2), (x * 2).scatter(0, y[:3], 1.5),"
+        "z.scatter_add(1, y[:, :1], x[:, 1:2]) * 2,"
         "z.scatter_reduce(1, y, x, 'amax', include_self=False), z.scatter_reduce(1, y, x, 'mean'),"
         "(z + 1).scatter_reduce(1, y, x, 'prod'), x.new_zeros(11, 40).index_add(0, r, x, alpha=2),"
         "w.index_put((r[:2] % 9,), x[:2], accumulate=True), torch.histc(x, 7, -2, 2), w.index_fill(1, r[:2], 3.0),"

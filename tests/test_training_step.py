@@ -44,6 +44,7 @@ from rag_kernels.ingest.functional.gradients import backward_problem
 from rag_kernels.ingest.functional.training_step import training_step
 from rag_kernels.llm.prompt_values import step_signatures
 from rag_kernels.offline.compose import first_plans, library_call, write
+from rag_kernels.offline.graph.row_statistics import with_row_statistics
 from rag_kernels.offline.graph.training_step import DEAR, EVERYTHING, NOTHING, halves
 from rag_kernels.offline.lowering.lower import Library
 from rag_kernels.offline.tuning import neighbours, parameters_in, starting_parameters
@@ -161,6 +162,28 @@ def test_places_of_what_a_reduction_chose_are_saved_though_the_forward_returns_n
     (places,) = (argument.spec for argument in half.backward.tensors if argument.name in half.saved)
     assert places == TensorSpec((5,), "int64") and not any("max" in node.op for node in half.backward.nodes)
     assert half.forward.results[1:] == half.saved
+
+
+def test_a_loss_by_classes_saves_what_its_rows_come_to() -> None:
+    """And not a tensor as large as its input; classes that are left out, and numbers far from zero."""
+    text = "import torch\nimport torch.nn.functional as F\nclass Model(torch.nn.Module):\n"
+    text += "    def forward(self, x, t): return F.cross_entropy(x, t)\ndef get_init_inputs(): return []\n"
+    text += "def get_inputs(): return [torch.randn(6, 9, requires_grad=True), torch.randint(0, 9, (6,))]\n"
+    with kept_workers() as workers:
+        step = functionalize(training_step(Problem("loss", text)), workers=workers)
+    apart = with_row_statistics(step)
+    half = halves(apart, DEAR)
+    assert all(a.spec.shape in {(6, 1), ()} for a in half.backward.tensors if a.name in half.saved)
+    x, t = torch.randn(6, 9) * 30 + 1000, torch.tensor([0, 8, -100, 3, 3, 1])
+    found = [names["module_fn"](torch.tensor(0.7), x, t, **dict(step.constants)) for names in map(_run, (step, apart))]
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def _run(fp: FunctionalProblem) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(fp.source, names)
+    return names
 
 
 def test_what_is_saved_is_a_parameter_of_the_writer(step: FunctionalProblem) -> None:

@@ -39,6 +39,7 @@ from rag_kernels.offline.fusion.regions import AttentionRegion, Region
 from rag_kernels.offline.fusion.rematerialize import with_shared_values, without_rematerialization
 from rag_kernels.offline.graph.gates import with_gates_apart
 from rag_kernels.offline.graph.nodes import refs
+from rag_kernels.offline.graph.row_statistics import with_row_statistics
 from rag_kernels.offline.graph.training_step import EVERYTHING, NOTHING, halves
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
@@ -101,7 +102,7 @@ def write_step(
 ) -> Plan | None:
     """Return the plan of a training step: a forward and a backward with what the parameters say is saved between."""
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
-    made = halves(fp, parameters.saving)
+    made = halves(with_row_statistics(fp), parameters.saving)
     first, second = planned(made.forward, parameters), planned(made.backward, parameters)
     regions = first.regions + second.regions
     if not regions and not foreign and not bare:

@@ -87,8 +87,8 @@ class ReduceLoops(RegionPrinter):
         inner_stores = self.inner_stores()
         if inner_stores:
             self.settle(list(inner_stores.values()), scope)
-            inner = self.open_inner(scope)
             self.storing, self.early = True, None
+            inner = self.open_inner(scope)
             scanning = self.scans(list(inner_stores.values()), scope, inner, kind)
             block = Scope(inner)
             for buffer in inner_stores:

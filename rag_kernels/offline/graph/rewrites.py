@@ -87,10 +87,15 @@ class NewNodes:
     taken: set[str]
     made: list[Node] = field(default_factory=list)
 
-    def add(self, name: str, spec: TensorSpec, operator: str, *args: Value) -> Ref:
+    def name_like(self, name: str) -> str:
+        """Return a name that nothing has, and take it."""
         while name in self.taken:
             name += "_"
         self.taken.add(name)
+        return name
+
+    def add(self, name: str, spec: TensorSpec, operator: str, *args: Value) -> Ref:
+        name = self.name_like(name)
         self.made.append(Node(name, f"aten.{operator}", args, (), (spec,)))
         return Ref(name)
 

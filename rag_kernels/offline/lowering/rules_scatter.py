@@ -16,7 +16,7 @@ from rag_kernels.eval.records import Node, Ref
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import RANGE, is_float
-from rag_kernels.offline.ir.expressions import both, cast, equal, floor, mul, quotient, rest, where
+from rag_kernels.offline.ir.expressions import Expr, both, cast, equal, floor, mul, quotient, rest, where
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import out_dtype
@@ -142,12 +142,37 @@ def scatter(lowering: Lowering, node: Node) -> ir.Value:
     dim %= len(base.dims)
     source = source_at(lowering, lowering.value(given(node, 3, "value"), base.dtype), index)
     how = given(node, 4, "reduce") or ("sum" if name == "scatter_add" else "set")
+    if how in {"set", "sum"} and is_one_each(base, index, dim) and given(node, 5, "include_self", True):
+        return chosen(lowering, base, dim, index, source, add=how == "sum")
     index, value = on_loops(lowering, index, source, computed={dim})
     groups = enumerate(index.dims)
     places: list[ir.Form | ir.Value] = [lowering.cast(index, "int64") if d == dim else along(g) for d, g in groups]
     if how == "set":
         return joined(lowering, base, places, lowering.cast(value, base.dtype), None)
     return reduced_by(lowering, base, places, value, how, include_self=given(node, 5, "include_self", True))
+
+
+def is_one_each(base: ir.Value, index: ir.Value, dim: int) -> bool:
+    """Return whether an index has one place along a dimension for each element of the others."""
+    lines = [size for d, size in enumerate(base.shape) if d != dim]
+    each = index.shape[dim] == 1 and [size for d, size in enumerate(index.shape) if d != dim] == lines
+    return each and bool(base.dims[dim]) and (is_float(base.dtype) or base.dtype in {"int64", "int32", "bool"})
+
+
+def chosen(lowering: Lowering, base: ir.Value, dim: int, index: ir.Value, source: ir.Value, *, add: bool) -> ir.Value:
+    """Return `base` with one element of each line replaced, or added to, as a choice for each element.
+
+    So it is part of what reads it: the gradient of a loss by classes has a one in each row of zeros.
+    """
+    if add and base.dtype == "bool":
+        raise ir.Unfusable("truth values that join")
+    place = iota(lowering, base.dims[dim], len(base.dims) - 1 - dim)
+    index, source = lowering.cast(index, "int64"), lowering.cast(source, base.dtype)
+
+    def choice(p: Expr, i: Expr, b: Expr, s: Expr) -> Expr:
+        return where(equal(p, i), b + s if add else s, b)
+
+    return lowering.op(choice, place, index, base, source, dtype=base.dtype)
 
 
 def on_loops(
