@@ -11,7 +11,8 @@ import ast
 import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rag_kernels.eval.aten import operator
@@ -24,6 +25,7 @@ SMALLEST = {"batch": 2, "inputs": 16, "all": 32, "text": 16}
 FREE = {"batch": 2, "inputs": 8, "all": 16}  # smaller ones may be kernel sizes, strides, heads: they do not grow
 DRAWS = ("get_inputs", "get_init_inputs")
 _TRIES = 12
+_TRIES_TO_GROW = 3
 MOST_TIMES = 64  # as many elements, by several sizes that grow
 # By how much each size is multiplied, so that two such problems tell sizes apart: what divided them divides them still.
 MULTIPLES = ((2, 3), (3, 2), (3, 5), (5, 2), (2, 5), (5, 3), (4, 3), (3, 4), (4, 5), (5, 4), (2, 7), (7, 2))
@@ -245,6 +247,54 @@ def fit(problem: Problem, *, max_bytes: int, measure: Callable[[Problem], int]) 
         f"{problem.name} needs {size / 1e6:.0f} MB and could not be shrunk to {max_bytes / 1e6:.0f} MB by its sizes; "
         "write them as integers at module level, as KernelBench does."
     )
+
+
+def roomiest(
+    problem: Problem, smaller: Problem, *, max_bytes: int, measure: Callable[[Problem], int]
+) -> tuple[Problem, str]:
+    """Return the problem at the largest sizes that fit, from a smaller one that does, and how it differs.
+
+    Sizes were halved; now each grows again as far as there is room, those of the module first, equal ones together. By
+    how much the whole grows with one is guessed, and learnt from a guess that was wrong, so that few are measured.
+    """
+    before = _sites(problem.source)
+    taken = measure(smaller)
+    for reach in reversed(REACHES):
+        for value in sorted({site.value for site in before if site.reach == reach}, reverse=True):
+            larger = _grown_again(problem, smaller, {s.key for s in before if (s.reach, s.value) == (reach, value)})
+            power = 1.0
+            for _ in range(_TRIES_TO_GROW):
+                times = max((t for t in larger if taken * t**power <= max_bytes), default=None)
+                if times is None:
+                    break
+                candidate = larger.pop(times)
+                with suppress(ProblemError):
+                    size = measure(candidate)
+                    if size <= max_bytes:
+                        smaller, taken = candidate, size
+                        break
+                    power = max(power, math.log(size / taken, times))
+    return smaller, difference(problem, smaller)
+
+
+def _grown_again(problem: Problem, smaller: Problem, keys: Collection[str]) -> dict[float, Problem]:
+    """Return the smaller problem with these sizes less small, by how many times they are what they were there.
+
+    Between two halves there are seven such; sizes of the module stay whole multiples.
+    """
+    pairs = [(own, now) for own, now in zip(_sites(problem.source), _sites(smaller.source), strict=False)]
+    sites = [replace(now, key=own.key, reach=own.reach) for own, now in pairs]
+    most = {own.key: own.value for own, now in pairs if own.key in keys and now.value < own.value}
+    values = {site.key: site.value for site in sites if site.key in most}
+    modules = any(site.reach == "all" for site in sites if site.key in most)
+    found: dict[float, Problem] = {}
+    octaves = max((most[key] // value for key, value in values.items()), default=0).bit_length()
+    for times in (2.0**octave * eighths / 8 for octave in range(octaves) for eighths in range(9, 17)):
+        changes = {key: int(value * times) for key, value in values.items()}
+        whole = not modules or all(value * times == changes[key] for key, value in values.items())
+        if whole and all(values[key] < changes[key] <= most[key] for key in values):
+            found[times] = _rewritten(smaller, sites, changes)
+    return found
 
 
 def reduction(problem: Problem, smaller: Problem) -> float:

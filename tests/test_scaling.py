@@ -16,6 +16,7 @@ from rag_kernels.eval.scaled_problem import (
     leaving_rest,
     odd_sizes,
     parts_of_sizes,
+    roomiest,
     scaled,
 )
 from rag_kernels.eval.sessions.session_pool import Between, Grown, Rest, Rung
@@ -101,6 +102,16 @@ def test_fit_finds_a_problem_that_fits(limit: int) -> None:
     smaller, notice = fit(Problem("p", source), max_bytes=limit, measure=elements)
     assert elements(smaller) <= limit < elements(Problem("p", source))
     assert "batch_size=" in notice and " instead of 64" in notice
+
+
+def test_what_fits_is_as_large_as_it_can_be() -> None:
+    """Halves of several sizes go far below what fits: they grow again by eighths, those of the module first."""
+    problem = Problem("p", CONV.replace("1024 * 4", "64"))
+    for limit in (2**22 + 2**19, 2**20, 3 * 2**17):
+        least, _ = fit(problem, max_bytes=limit, measure=elements)
+        found, told = roomiest(problem, least, max_bytes=limit, measure=elements)
+        assert limit * 0.7 < elements(found) <= limit, told
+        assert told == difference(problem, found)
 
 
 def test_fit_leaves_a_problem_alone_that_fits_already() -> None:

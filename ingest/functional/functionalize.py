@@ -24,7 +24,7 @@ from rag_kernels.eval.machine.device import nvidia_smi
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import Backend, Device, FunctionalProblem, Problem, ProblemError
-from rag_kernels.eval.scaled_problem import fit
+from rag_kernels.eval.scaled_problem import fit, roomiest
 
 PRELOAD = ("torch._dynamo", "rag_kernels.ingest.functional.functionalize_child")
 CHILD = "rag_kernels.ingest.functional.functionalize_child:functionalize_here"
@@ -66,7 +66,8 @@ def functionalize_to_fit(
             forms[candidate.id] = functionalize(candidate, workers=workers, resized=True)
         return footprint(forms[candidate.id])
 
-    smaller, change = fit(problem, max_bytes=max_bytes, measure=measure)
+    smaller, _ = fit(problem, max_bytes=max_bytes, measure=measure)
+    smaller, change = roomiest(problem, smaller, max_bytes=max_bytes, measure=measure)
     return replace(forms[smaller.id], notice=f"{SCALED} {where}: {change}")
 
 
