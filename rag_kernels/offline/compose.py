@@ -7,6 +7,7 @@ generated kernels in between.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,7 +36,7 @@ from rag_kernels.offline.fusion.online_reduction import one_pass
 from rag_kernels.offline.fusion.planner import Planner, Split
 from rag_kernels.offline.fusion.quantised import with_quantised
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
-from rag_kernels.offline.fusion.regions import AttentionRegion, Region
+from rag_kernels.offline.fusion.regions import AttentionRegion, Region, reads_of
 from rag_kernels.offline.fusion.rematerialize import with_shared_values, without_rematerialization
 from rag_kernels.offline.graph.gates import with_gates_apart
 from rag_kernels.offline.graph.nodes import refs
@@ -243,13 +244,11 @@ def used(steps: Sequence[Region | Library], results: Sequence[str]) -> list[Regi
     """Return the steps without the regions, and the stores of regions, that nobody reads."""
     needed, kept = set(results), list[Region | Library]()
     for step in reversed(steps):
-        if isinstance(step, Library):
-            needed |= set(refs(step.node.args)) | set(refs(tuple(v for _, v in step.node.kwargs)))
-        elif not needed & step.written.keys():
-            continue
-        else:
+        if isinstance(step, Region):
+            if not needed & step.written.keys():
+                continue
             step = without_unread(step, needed)
-            needed |= {v.buffer for v in ir.walk(*step.stores.values()) if isinstance(v, ir.Load)}
+        needed |= reads(step)
         kept.append(step)
     return kept[::-1]
 
@@ -332,13 +331,14 @@ def composed_body(made: Planned, *, begun: int = 0) -> Body:
     functions: list[Function] = []
     lines: list[str] = []
     returned: set[str] = set()  # buffers that may be non-contiguous: whatever the library returned
+    readers = Counter(buffer for step in steps for buffer in reads(step))
     for run in grouped(steps):
         if isinstance(run, Library):
             call = foreign_call(run.node, fp, returned) if is_foreign(run.node) else [library_call(run, fp, specs)]
             lines += [f"{run.node.name} = {call[0]}", *call[1:]]
             returned.add(run.node.name)
             continue
-        needed = needed_after(run, steps, results)
+        needed = needed_after(run, readers, results)
         f = part_function(fp, f"part_{begun + len(functions)}", run, needed, specs)
         functions.append(f)
         known = {b for other in functions[:-1] for b in other.outputs}  # of a growing concatenation
@@ -390,15 +390,19 @@ def grouped(steps: list[Region | Library]) -> list[list[Region] | Library]:
     return out
 
 
-def needed_after(run: list[Region], steps: list[Region | Library], results: tuple[str, ...]) -> set[str]:
-    """Return the buffers of these regions that other steps or the results read."""
-    needed = set(results)
-    for step in steps:
-        if isinstance(step, Library):
-            needed |= set(refs(step.node.args)) | set(refs(tuple(v for _, v in step.node.kwargs)))
-        elif step not in run:
-            needed |= {v.buffer for v in ir.walk(*step.stores.values()) if isinstance(v, ir.Load)}
-    return needed
+def reads(step: Region | Library) -> set[str]:
+    """Return the buffers that a step reads."""
+    if isinstance(step, Library):
+        return {*refs(step.node.args), *refs(tuple(v for _, v in step.node.kwargs))}
+    return reads_of(step)
+
+
+def needed_after(run: list[Region], readers: Mapping[str, int], results: Sequence[str]) -> set[str]:
+    """Return the buffers of these regions that other steps or the results read; `readers` has how many steps read
+    each.
+    """
+    own = Counter(buffer for region in run for buffer in reads_of(region))
+    return {b for region in run for b in region.written if b in results or readers.get(b, 0) > own[b]}
 
 
 def allocate(spec: TensorSpec, fp: FunctionalProblem, shape: str = "") -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from rag_kernels.eval.records import Backend, FunctionalProblem, TensorArgument, TensorSpec
 from rag_kernels.offline.codegen.c_types import stored_type
@@ -20,7 +21,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number, c_name, numbers, whole_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Function:
     """One exported function. `order` has all parameters as the call passes them: buffers by name, and numbers."""
 
@@ -51,9 +52,15 @@ class Function:
         counts = {b: names.product(tuple(a for g in groups for a in g)) for b, groups in dims.items()}
         return [(b, stored_type(self.specs[b].dtype, backend), count) for b, count in counts.items()]
 
+    @cached_property
     def storage(self) -> dict[str, str]:
         """Return the dtype in memory of every buffer."""
         return {buffer: spec.dtype for buffer, spec in self.specs.items()}
+
+    @cached_property
+    def pointers(self) -> dict[str, str]:
+        """Return the C pointer of every buffer inside of a kernel."""
+        return {buffer: f"{c_name(buffer)}_p" for buffer in self.specs}
 
     def dtypes(self) -> set[str]:
         """Return the dtypes of all tensors that the function reads or writes."""
@@ -98,8 +105,10 @@ def part_function(
     used = {v.name for r in regions for v in ir.walk(*r.stores.values()) if isinstance(v, ir.Const) and v.name}
     order: tuple[str | Number, ...] = (*inputs, *(n for n, _ in numbers(fp) if n.name in used), *outputs)
     scratch = tuple(b for b in written if b not in outputs)
+    named = dict.fromkeys([*inputs, *written, *(b for r in regions for b in r.stores)])
+    known = {b: specs[b] for b in named if b in specs}
     held = held_by_module(fp)
-    return Function(name, inputs, outputs, scratch, tuple(regions), specs, order, held, owes_half(fp))
+    return Function(name, inputs, outputs, scratch, tuple(regions), known, order, held, owes_half(fp))
 
 
 def short_loops(region: Region, most: int) -> set[ir.Atom]:

@@ -46,9 +46,13 @@ class Names:
     """Size names of leaves, given out in order of use."""
 
     of: dict[ir.Atom, str] = field(default_factory=dict)
+    leaf: dict[str, ir.Atom] = field(default_factory=dict)  # by name
 
     def __getitem__(self, leaf: ir.Atom) -> str:
-        return self.of.setdefault(leaf, f"n{len(self.of)}")
+        if leaf not in self.of:
+            name = f"n{len(self.of)}"
+            self.of[leaf], self.leaf[name] = name, leaf
+        return self.of[leaf]
 
     def product(self, group: tuple[ir.Atom, ...]) -> str:
         """Return the size of a group as C: the product of its leaves' names."""

@@ -188,7 +188,7 @@ void run(int64_t batches, int64_t rows, int64_t keys, Query query, Key key, Valu
 def region_text(region: AttentionRegion, function: Function, names: Names, pointers: dict[str, str]) -> list[str]:
     """Return the statements of an attention."""
     nest = AttentionNest.of(region, names)
-    attended, storage = region.attended, function.storage()
+    attended, storage = region.attended, function.storage
     depth, columns = (ir.size_of(group) for group in (nest.depth, nest.columns))
     batch, row = nest.apart("b", nest.batch), nest.apart("i", nest.rows)
     sizes = ", ".join(names.product(part) for part in (nest.batch, nest.rows, nest.keys))

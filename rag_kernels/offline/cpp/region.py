@@ -132,7 +132,7 @@ def pointers_of(function: Function) -> dict[str, str]:
 def region_text(region: Region, function: Function, names: Names, parameters: CpuParameters, needs: Needs) -> list[str]:
     """Return the statements of one region: in tiles if it is a product, else by its schedule."""
     pointers = pointers_of(function)
-    storage = function.storage()
+    storage = function.storage
     match region:
         case AttentionRegion():
             needs.attention = True

@@ -40,7 +40,7 @@ class CudaAttention:
         same = {a.q.storage, a.k.storage, a.v.storage}
         self.sixteen = len(same) == 1 and same <= HALF and a.half
         self.type = stored_type(a.q.storage, "cuda") if self.sixteen else "float"
-        self.storage = function.storage()
+        self.storage = function.storage
         read = [a.q.buffer, a.k.buffer, a.v.buffer]
         read += [v.buffer for v in ir.walk(self.nest.score or a.score) if isinstance(v, ir.Load) and v is not a.scores]
         self.buffers = [*dict.fromkeys(read), a.buffer]

@@ -271,9 +271,7 @@ def order_text(
     lanes = [leaf for group in ordered.dims if group != ordered.over for leaf in ir.leaves(group)]
     over, taken = ir.leaves(ordered.over), ir.leaves(ordered.taken)
     nest = nest_of(region, [*lanes, *over, *(leaf for leaf in taken if leaf not in over)], names)
-    printer = Printer(
-        nest, {b: f"{c_name(b)}_p" for b in function.specs}, function.storage(), on_gpu(near=function.near)
-    )
+    printer = Printer(nest, function.pointers, function.storage, on_gpu(near=function.near))
     scratch = tuple(c_name(b) for b in function.scratch)
     kernel = CudaRegion(nest, printer, {}, parameters=parameters, constants=sizes.constants, scratch=scratch)
     scope = Scope()

@@ -76,14 +76,13 @@ class CudaRegion(ReduceLoops):
     @classmethod
     def of(cls, region: Region, function: Function, sizes: Sizes, parameters: CudaParameters) -> Self:
         """Return the printer of a region of this function."""
-        pointers = {b: f"{c_name(b)}_p" for b in function.specs}
         nest, level = sizes.nest_of(region)
         scratch = tuple(c_name(b) for b in function.scratch)
         constants = sizes.constants
         if nest.schedule == "row":  # how many rows there are is an argument, so that kernels for few and many are alike
             summed = {nest.names[leaf] for loop in nest.reduced for leaf in loop.leaves}
             constants = {name: value for name, value in constants.items() if name in summed}
-        printer = Printer(nest, pointers, function.storage(), on_gpu(near=function.near))
+        printer = Printer(nest, function.pointers, function.storage, on_gpu(near=function.near))
         return cls(nest, printer, level, parameters=parameters, constants=constants, scratch=scratch)
 
     def aligned(self, buffers: Iterable[str]) -> str:
@@ -160,7 +159,7 @@ class CudaRegion(ReduceLoops):
                 start = text_of(self.nest.stores[buffer].constant)
                 others[start_name(pointer)] = f"int64_t {start_name(pointer)}", start
         numbers = [(item.name, item.ctype) for item in function.order if isinstance(item, Number)]
-        sizes = [(n, kind) for n in self.nest.names.of.values() if n not in self.constants]
+        sizes = [(n, kind) for n in named if n in self.nest.names.leaf and n not in self.constants]
         others |= {text: (f"{ctype} {text}", text) for text, ctype in [*sizes, *numbers] if text in named}
         found = [known[word] for known in (pointers, others) for word in named if word in known]
         return [parameter for parameter, _ in found], [argument for _, argument in found]

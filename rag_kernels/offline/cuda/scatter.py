@@ -145,9 +145,8 @@ def scatter_text(
     name: str, region: ScatterRegion, function: Function, sizes: Sizes, parameters: CudaParameters
 ) -> tuple[list[str], list[str]]:
     """Return the kernel of a scatter, and the statements that launch it."""
-    pointers = {b: f"{c_name(b)}_p" for b in function.specs}
     nest = nest_of(region, loops_of(region.scattered.value), sizes.names)
-    printer = Printer(nest, pointers, function.storage(), on_gpu(near=function.near))
+    printer = Printer(nest, function.pointers, function.storage, on_gpu(near=function.near))
     scratch = tuple(c_name(b) for b in function.scratch)
     kernel = CudaScatter(nest, printer, {}, parameters=parameters, constants=sizes.constants, scratch=scratch)
     text, launched = kernel.text(name, function)

@@ -35,8 +35,7 @@ class WideScatter(VectorizedRegion):
         nest = with_lane(nest_of(region, loops_of(region.scattered.value), sizes.names))
         if parameters.vector == 1 or nest is None or not nest.outer:
             return None
-        pointers = {b: f"{c_name(b)}_p" for b in function.specs}
-        printer = Printer(nest, pointers, function.storage(), on_gpu(near=function.near))
+        printer = Printer(nest, function.pointers, function.storage, on_gpu(near=function.near))
         scratch = tuple(c_name(b) for b in function.scratch)
         made = cls(nest, printer, {}, parameters=parameters, constants=sizes.constants, scratch=scratch)
         made.width = width_of(made)

@@ -258,13 +258,14 @@ def walk(*roots: Value, enter: Callable[[Value], bool] = lambda _: True) -> Iter
         path = [(root, iter(children(root) if enter(root) else ()))]  # no recursion: chains of steps are deep
         while path:
             value, below = path[-1]
-            child = next((v for v in below if v not in seen), None)
-            if child is None:
+            for child in below:
+                if child not in seen:
+                    seen.add(child)
+                    path.append((child, iter(children(child) if enter(child) else ())))
+                    break
+            else:
                 path.pop()
                 yield value
-            else:
-                seen.add(child)
-                path.append((child, iter(children(child) if enter(child) else ())))
 
 
 def forms(value: Value) -> list[Form]:

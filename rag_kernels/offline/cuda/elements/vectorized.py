@@ -531,8 +531,7 @@ def neighbours(access: Access, axis: Loop, nest: Nest, width: int) -> bool:
 
 def value_of(poly: Poly, nest: Nest) -> int:
     """Return a polynomial's number at this problem's sizes."""
-    sizes = {name: ir.size_of((atom,)) for atom, name in nest.names.of.items()}
-    return sum(n * math.prod(sizes[name] for name in names) for names, n in poly.items())
+    return sum(n * math.prod(nest.names.leaf[name].size for name in names) for names, n in poly.items())
 
 
 def is_of_row(index: ir.Value, nest: Nest) -> bool:
