@@ -114,6 +114,20 @@ def test_what_is_compiled_ahead_is_found_in_the_cache_and_nothing_of_it_ran(
     assert counters["inductor"]["fxgraph_cache_hit"] == 1 and written.any()
 
 
+def test_what_a_compilation_left_on_of_tracing_is_taken_off() -> None:
+    """As one that ends within a module's own `torch.inference_mode` does in PyTorch 2.11."""
+    import torch
+
+    from rag_kernels.eval.children.baseline_variants import TRACING, dispatch_plainly
+
+    keys = [getattr(torch._C.DispatchKey, name) for name in TRACING]
+    for key in keys:
+        torch._C._dispatch_tls_set_dispatch_key_included(key, True)
+    dispatch_plainly()
+    assert not any(map(torch._C._dispatch_tls_is_dispatch_key_included, keys))
+    assert float(torch.ones(2).sum()) == 2.0
+
+
 def test_what_a_probe_of_the_cpu_found_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from torch._inductor.cpu_vec_isa import VecISA, invalid_vec_isa
 

@@ -223,6 +223,20 @@ def test_what_a_row_comes_to_is_computed_once_for_sums_over_columns(made: Made) 
     assert over_columns and not any("rk_sqrt" in text for text in over_columns)
 
 
+def test_what_is_stored_anyway_is_not_computed_again_for_each_column(made: Made) -> None:
+    """Forces between all pairs: what a pair has in common is stored beside a sum over it, and read by direction."""
+    body = (
+        "d = x[:, None] - x; e = torch.exp(-(d * d).sum(-1) - 1) / (y + 1); "
+        "return e.sum(1), (e[..., None] * d).sum(1), e"
+    )
+    fp, call = made("pairs", Case(body, "torch.randn(40, 3)", "torch.rand(40)"))
+    assert worst_ratio(fp, call) < numbers.RATIO
+    plan = write(fp, LANGUAGES["cuda"])
+    assert plan is not None
+    over_columns = [text for text in plan.candidate.source.split("__global__")[1:] if "column_reduce" in text]
+    assert over_columns and not any("rk_exp" in text for text in over_columns)
+
+
 def test_running_logarithms_of_sums_are_as_exact_as_pytorchs(made: Made) -> None:
     """Each step rounds what all before it came to, which in float32 added up to 26 times PyTorch's error."""
     case = Case("return x.logcumsumexp(1), y.logcumsumexp(0)", "torch.randn(3, 1999) * 3", "torch.randn(1999, 3)")

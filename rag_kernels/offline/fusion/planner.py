@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeGuard
 
 from rag_kernels.eval.records import TensorSpec
@@ -90,7 +91,28 @@ class Planner:
                 reduced = any(isinstance(v, ir.Reduce) for v in ir.walk(step.value))
                 self.tiled = not self.split.scans and not reduced
                 self.store(step.buffer, rewrite(step.value, self.halve), step.slot)
+        self.read_what_is_stored()
         return [r if isinstance(r, Library) else settled(r) for r in self.regions]
+
+    def read_what_is_stored(self) -> None:
+        """Let nests that would compute a value several times read it where an earlier one stores it for another."""
+        stored: dict[ir.Value, ir.Load] = {}
+        for n, region in enumerate(self.regions):
+            if isinstance(region, Library | OwnText):
+                continue
+            if stored:
+                read = partial(read_in, stored, frozenset(ir.leaves(region.outer)))
+                self.regions[n] = replace(region, stores={b: rewrite(v, read) for b, v in region.stores.items()})
+            kept = {b: v for b, v in region.stores.items() if b not in region.slots and is_plain(v) and is_work(v)}
+            same = {b: v for b, v in kept.items() if v.dtype == self.buffers[b].dtype}
+            stored |= {strip(v): self.whole_load(b, v) for b, v in same.items()}
+
+    @staticmethod
+    def whole_load(buffer: str, value: ir.Value) -> ir.Load:
+        """Return the load of a value's element where it is stored."""
+        stored = tuple(ir.leaves(group) for group in value.dims)
+        forms = tuple(ir.Form(tuple((leaf, 1) for leaf in group)) for group in stored)
+        return ir.Load(value.dims, value.dtype, buffer, stored, forms, value.dtype)
 
     def own_text(self, step: Scattered | Ordered) -> Region:
         """Return the region of a step with a text of its own, after the regions of reductions that it reads."""
@@ -411,6 +433,28 @@ def is_costly(value: ir.Value) -> bool:
     return isinstance(value, ir.Op) and value.operator.traits.costly
 
 
+def is_work(value: ir.Value) -> bool:
+    """Return whether a value takes more to compute than to read: several operators of something that is loaded."""
+    every = list(ir.walk(value))
+    return sum(isinstance(v, ir.Op) for v in every) >= WORK and any(isinstance(v, ir.Load) for v in every)
+
+
+def read_in(stored: dict[ir.Value, ir.Load], outer: frozenset[ir.Atom], value: ir.Value) -> ir.Value | None:
+    """Return the load of a value that is stored and lies along not all of a nest's outer loops; None to compute it."""
+    found = stored.get(strip(value))
+    if found is None or found.dtype != value.dtype:
+        return None
+    own = {leaf for atom in ir.tree_atoms(value) for leaf in atom.leaves()}
+    return None if outer <= own else replace(found, dims=value.dims)
+
+
+def is_plain(value: ir.Value) -> bool:
+    """Return whether a value runs over one loop a dimension at most, and none that it is not computed along."""
+    groups = [ir.leaves(group) for group in value.dims]
+    leaves = {leaf for atom in ir.tree_atoms(value) for leaf in atom.leaves()}
+    return all(len(group) <= 1 for group in groups) and {a for group in groups for a in group} == leaves
+
+
 def is_lookup(value: ir.Value) -> bool:
     """Return whether a load is at a computed place, another for each element, and its neighbours are elsewhere."""
     if not isinstance(value, ir.Load):
@@ -442,6 +486,7 @@ def is_column(value: ir.Reduce) -> bool:
     return len(last) == len(loads) and all(f.terms and f.terms[-1][0].leaves()[-1] not in over for f in last)
 
 
+WORK = 4  # operators of a value that is rather read
 MOST_PIECES = 64  # of one buffer that a nest stores
 USED_OFTEN, LONG_ROW = 16, 8  # times that an element stored first is used; elements of a row read where it lies
 ONCE = frozenset({Operator.SQRT, Operator.DIV})  # of what other rows come to
