@@ -158,6 +158,7 @@ class ReduceLoops(RegionPrinter):
             ]
         else:
             scope.lines += self.pass_loop(inner.lines, tail.lines, kind, active, scanning)
+        self.early = None  # a pass that stores loads as it goes
         scope.lines += self.join(joined, kind) if joined else []
 
     def loads_ahead(self, found: list[ir.Reduce], kind: str) -> bool:
