@@ -11,6 +11,7 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from statistics import median
 from zipfile import ZipFile
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +23,8 @@ HELD = (
     r"(\d+) in CUDA, confirmed on Hopper: (\d+) in fp32, (\d+) in bf16, (\d+) in fp16 \((\d+) are claims\), "
     r"(\d+) for (\d+) families of `family_forms\.py`\.\n(\d+) are a language model's"
 )
-PAGES = {"README.md": LINE, "docs/tour.md": LINE, "docs/offline.md": HELD}
+LONG = r"(\d+) lines at the median of the starter archive, (\d+) in CUDA, (\d+) in C\+\+"
+PAGES = {"README.md": (LINE,), "docs/tour.md": (LINE,), "docs/offline.md": (LONG, HELD)}
 TABLES = ("candidates", "claims", "evaluations", "functionals", "kernels", "problems")
 COUNTS = """
 WITH confirmed AS (
@@ -52,23 +54,37 @@ def counts(bundle: Path = BUNDLE) -> dict[str, list[int]]:
 
     heads = [paragraph.split(": ", 2)[:2] for paragraph in FORMS.read_text().strip().split("\n\n")]
     with tempfile.TemporaryDirectory() as folder, ZipFile(bundle) as packed, duckdb.connect() as con:
+        lines = lines_by_suffix(packed)
         con.execute("CREATE TABLE forms (family VARCHAR, name VARCHAR)")
         con.executemany("INSERT INTO forms VALUES (?, ?)", heads)
         for table in TABLES:
             con.execute(f"CREATE VIEW {table} AS FROM '{packed.extract(f'{table}.parquet', folder)}'")
         [held] = con.execute(COUNTS).fetchall()
         [(kernels,)] = con.execute("SELECT count(*) FROM kernels").fetchall()
-    return {LINE: [kernels], HELD: list(held)}
+    medians = [round(median(lines[suffix])) for suffix in ("", ".cu", ".cpp")]
+    return {LINE: [kernels], LONG: medians, HELD: list(held)}
+
+
+def lines_by_suffix(packed: ZipFile) -> dict[str, list[int]]:
+    """Return how many lines each source of a bundle has, by its suffix, and those of all under ""."""
+    found: dict[str, list[int]] = {"": []}
+    for name in packed.namelist():
+        if name.startswith("sources/"):
+            count = packed.read(name).count(b"\n")
+            found[""].append(count)
+            found.setdefault(Path(name).suffix, []).append(count)
+    return found
 
 
 def page(name: str) -> str:
     """Return a page with the numbers of the bundle. Raises ValueError where it lacks its sentence."""
-    text, sentence = (ROOT / name).read_text(), PAGES[name]
-    found = re.search(sentence, text)
-    if found is None:
-        raise ValueError(f"{name} lacks the sentence on the starter archive: see {Path(__file__).name}.")
-    for place, number in reversed(list(enumerate(counts()[sentence], start=1))):
-        text = f"{text[: found.start(place)]}{number}{text[found.end(place) :]}"
+    text = (ROOT / name).read_text()
+    for sentence in PAGES[name]:
+        found = re.search(sentence, text)
+        if found is None:
+            raise ValueError(f"{name} lacks a sentence on the starter archive: see {Path(__file__).name}.")
+        for place, number in reversed(list(enumerate(counts()[sentence], start=1))):
+            text = f"{text[: found.start(place)]}{number}{text[found.end(place) :]}"
     return text
 
 
