@@ -483,27 +483,52 @@ def _names(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
-def _tensor_calls(function: ast.FunctionDef | None) -> list[ast.Call]:
-    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function else []
-    return [c for c in calls if isinstance(c.func, ast.Attribute) and operator(c.func.attr).sized]
+def _tensor_calls(function: ast.FunctionDef | None) -> list[tuple[str, ast.Call]]:
+    """Return the calls that make tensors with their operators, also by another name: `r = torch.randn`, and
+    `r = lambda *sizes: torch.randn(*sizes)`.
+    """
+    nodes = list(ast.walk(function)) if function else []
+    named = {
+        target.id: made
+        for node in nodes
+        if isinstance(node, ast.Assign) and (made := _made_by(node.value))
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    found = [(_maker(c.func) or (named.get(c.func.id, "") if isinstance(c.func, ast.Name) else ""), c) for c in calls]
+    return [(made, call) for made, call in found if made]
 
 
-def _shape(call: ast.Call) -> list[ast.expr]:
+def _maker(node: ast.expr) -> str:
+    """Return the operator of PyTorch that a name stands for, where it makes a tensor of sizes; else ""."""
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return name if operator(name).sized else ""
+
+
+def _made_by(value: ast.expr) -> str:
+    """Return the operator with which a function makes a tensor of the sizes that it is given; else ""."""
+    if not isinstance(value, ast.Lambda):
+        return _maker(value)
+    calls = [n for n in ast.walk(value.body) if isinstance(n, ast.Call)]
+    return next((_maker(c.func) for c in calls if any(isinstance(a, ast.Starred) for a in c.args)), "")
+
+
+def _shape(made: str, call: ast.Call) -> list[ast.expr]:
     """Return the size arguments of a tensor factory call (`randint` has its bounds before them)."""
     sizes = [a for a in call.args if isinstance(a, ast.Tuple | ast.List)]
     sizes += [k.value for k in call.keywords if k.arg == "size" and isinstance(k.value, ast.Tuple | ast.List)]
     if sizes:
         return list(sizes[0].elts)
-    assert isinstance(call.func, ast.Attribute)
-    if call.func.attr == "arange":  # start, end, step: only the end is a size
+    if made == "arange":  # start, end, step: only the end is a size
         return list(call.args[:2][-1:])
-    return [] if call.func.attr == "randint" else list(call.args)
+    return [] if made == "randint" else list(call.args)
 
 
 def _batch_keys(tree: ast.Module, function: ast.FunctionDef | None) -> set[str]:
     keys = set()
-    for call in _tensor_calls(function):
-        first = next(iter(_shape(call)), None)
+    for made, call in _tensor_calls(function):
+        first = next(iter(_shape(made, call)), None)
         if isinstance(first, ast.Starred) and isinstance(first.value, ast.Name):
             keys.add(f"{first.value.id}[0]")
         elif isinstance(first, ast.Name):
@@ -512,8 +537,8 @@ def _batch_keys(tree: ast.Module, function: ast.FunctionDef | None) -> set[str]:
 
 
 def _shape_literals(function: ast.FunctionDef | None) -> Iterator[tuple[ast.Constant, bool]]:
-    for call in _tensor_calls(function):
-        for i, node in enumerate(_shape(call)):
+    for made, call in _tensor_calls(function):
+        for i, node in enumerate(_shape(made, call)):
             if isinstance(node, ast.Constant) and (_integer(node) or 0) > 1:
                 yield node, i == 0
 

@@ -59,6 +59,16 @@ def test_the_batch_goes_first() -> None:
     assert difference(Problem("p", CONV), smaller) == "batch_size=64 instead of 4096"
 
 
+@pytest.mark.parametrize("name", ["torch.randn", "lambda *sizes: torch.randn(*sizes, dtype=torch.float64)"])
+def test_tensors_may_be_made_by_another_name(name: str) -> None:
+    """The batch is known as such, and literals are sizes."""
+    source = f"import torch\nB, H = 32, 64\n\ndef get_inputs():\n    r = {name}\n    return [r(B, H), r(B, 128)]\n"
+    odd = odd_sizes(Problem("p", source), reach="batch")
+    assert odd is not None and "B, H = 33, 64" in odd.source and "r(B, 128)" in odd.source
+    every = odd_sizes(Problem("p", source), reach="inputs")
+    assert every is not None and "B, H = 33, 65" in every.source and "r(B, 129)" in every.source
+
+
 def test_sizes_of_the_module_go_last_and_small_numbers_stay() -> None:
     inputs_only, everything = (scaled(Problem("p", CONV), 1e-9, reach=reach) for reach in ("inputs", "all"))
     assert inputs_only is not None and everything is not None
