@@ -14,6 +14,7 @@ import atexit
 import fcntl
 import os
 import random
+import re
 import tempfile
 import threading
 import time
@@ -325,4 +326,4 @@ def _watch(place: _SharedFile) -> None:
 
 def locked(error: Exception) -> bool:
     """Return whether another process, or another archive of this one, has the file open."""
-    return any(sign in str(error) for sign in ("lock", "different configuration", "already attached"))
+    return re.search(r"\block\b|different configuration|already attached", str(error)) is not None  # and no block

@@ -292,6 +292,18 @@ def test_a_file_that_was_cut_off_is_told_as_damaged(share: float, tmp_path: Path
     assert file.stat().st_size == left
 
 
+def test_a_block_that_changed_is_told_as_damaged_at_once(tmp_path: Path) -> None:
+    """DuckDB speaks of a block there, which is no lock that another process holds."""
+    archive, file = FileArchive(tmp_path), tmp_path / "archive.duckdb"
+    archive.record_attempt(f.attempt())
+    archive._close()
+    with file.open("r+b") as opened:
+        opened.seek(file.stat().st_size // 2)
+        opened.write(b"\xa5" * (64 << 10))
+    with pytest.raises(ArchiveError, match="damaged"):
+        FileArchive(tmp_path).stats()
+
+
 def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArchiveError, match="choose another"):
