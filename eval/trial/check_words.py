@@ -24,6 +24,11 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"\d+ timed calls", "Outputs of calls that were being timed were checked, chosen in secret."),
     (r"\d+ kinds of special values", "Right on unusual inputs: very large, very small, constant rows, spikes, ties."),
     (r"wide integers", "Right for integers of either sign, or for all that what reads them as indices allows."),
+    (r"widest integers", "Right where integers are as large, of either sign, as their type holds."),
+    (
+        r"next to multiples",
+        "Right where integers are multiples of what they are divided by, or one beside.",
+    ),
     (r"repeated integers", "Right where few integers come again and again, as in sums of many into few."),
     (r"one integer throughout", "Right where one integer fills a tensor, and all truth values are true."),
     (r"indices from the end", "Right where indices count from the end."),
@@ -65,6 +70,13 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"nothing beside the calls", "Computes in its calls alone: neither before they begin nor after they end."),
     (r"nothing left behind", "Threads compute afterwards as before, and settings of OpenMP are as they were."),
     (r"two callers at once", "Right where two threads call it at the same time."),
+    (
+        r"(rows|columns) in another order",
+        "Right where the same lines come again in another order: nothing is kept by a sum of them.",
+    ),
+    (r"one tensor for two arguments.*", "Right where one tensor is given for two arguments."),
+    (r"after a call that it refused", "Right in the call after one whose indices it refused."),
+    (r"built for .*", "Right as it is built for older processors, too."),
     (r"odd sizes", "Right at sizes that no vector width divides."),
     (r"strides", "Right on inputs that lie in memory in another order."),
 )
