@@ -186,6 +186,15 @@ CASES = {
             "torch.randn(19)",
         ),
     ),
+    "columns of chosen matrices": (
+        "_wide",
+        Case(
+            "return self.w[y].sum(1) * 2 + x[0], (self.w[y].transpose(0, 1).float() * x[:48, None]).sum(0)",
+            "torch.randn(50, 64)",
+            "torch.randint(0, 6, (8,))",
+            init="self.w = nn.Parameter(torch.randn(6, 48, 64).half())",
+        ),
+    ),
     "team columns": (
         "dim3(4, 32)",
         Case(
@@ -347,6 +356,16 @@ BATCH_NORMS = (
         ),
         (Case("return x.cumsum(1) * y", "torch.randn(300, 41)", "torch.ones(1)"), "row_scan(", "of_earlier"),
         (
+            Case(
+                "return torch.einsum('td,tdh->th', x, self.w[y])",
+                "torch.randn(8, 48).half()",
+                "torch.randint(0, 6, (8,))",
+                init="self.w = nn.Parameter(torch.randn(6, 48, 64).half())",
+            ),
+            "column_reduce",
+            "scratch<__half>",
+        ),
+        (
             Case("return (x / x.sum(1, True)).cumsum(1) * y", "torch.randn(300, 129)", "torch.ones(1)"),
             "<<<blocks(n0), 64, ",
             "LONG_THREADS, 0",
@@ -400,7 +419,8 @@ BATCH_NORMS = (
         ),
     ],
     ids=[
-        *("stores that nobody reads", "many rows of an odd length", "threads beside a short row"),
+        *("stores that nobody reads", "many rows of an odd length", "copies of what is chosen and used once"),
+        "threads beside a short row",
         "a softmax by one way for a sort and by another one behind it",
         *("windows along columns alone", "slices that are as long", "products of sixteen bits that rows read"),
         *("products of few columns", "factors of two products", "a one in each row"),

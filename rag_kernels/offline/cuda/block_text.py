@@ -543,7 +543,7 @@ inline dim3 quad_block(int64_t quads, int64_t rows, bool once = false) {
 // Threads for a row: one warp for short rows (several rows a block), or less where rows fill warps; more for long ones.
 inline dim3 row_block(int64_t length, int64_t rows) {
   if (length <= 1024) {
-    unsigned lanes = length <= 4 ? 4 : length <= 8 ? 8 : length <= 16 ? 16 : 32;
+    unsigned lanes = length <= 16 ? 4 : length <= 32 ? 8 : length <= 64 ? 16 : 32;
     while (rows % (32 / lanes)) lanes *= 2;
     return dim3(lanes, THREADS / lanes);
   }

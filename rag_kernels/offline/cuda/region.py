@@ -26,7 +26,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number, c_name, start_name
 
 KEPT_COLUMN, KEPT_NUMBERS, MANY_COLUMNS = 64, 96, 1 << 17
-WARP = 32
+WARP, EACH = 32, 8  # lanes; elements of a column of few that a thread has at least
 LONG, FEW_THREADS = 8, 1 << 15  # pieces of a thread; threads that leave most of a device idle in blocks of 256
 SHORT_COLUMN, LONG_WINDOW = 32, 512  # elements that one thread does alone, and where there are many windows
 
@@ -209,7 +209,7 @@ class CudaRegion(ReduceLoops):
         if wide == WARP:
             return wide, "TEAM"
         many = WARP // wide * team
-        while many // 2 >= max(team, WARP // wide, self.reduced_count()):
+        while many // 2 >= max(WARP // wide, -(-self.reduced_count() // EACH)):
             many //= 2
         return wide, str(many)
 

@@ -12,7 +12,7 @@ from string import ascii_letters
 from typing import Any
 
 from rag_kernels.eval.aten import base_name
-from rag_kernels.eval.records import Backend, Node, Ref
+from rag_kernels.eval.records import Backend, Node, Ref, Value
 from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
@@ -65,7 +65,7 @@ def factor_of(lowering: Lowering, argument: Any, *, lanes: int = 0) -> ir.Value:
     dtype = graph_dtype(lowering, argument)
     if dtype not in HALF or is_stored_in(dtype, value):
         return value
-    if 0 < lanes <= FEW_LANES and is_dequantised(value):
+    if (lanes == 1 and is_pointwise(value)) or (0 < lanes <= FEW_LANES and is_dequantised(value)):
         return lowering.rounded(value, dtype)
     name = lowering.store(value, dtype=dtype)
     return ir.load(name, value.shape, dtype)
@@ -154,7 +154,8 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
         return rearranged(lowering, lowering.value(operands[0]), terms[0], output)
     values = []
     for place, name in enumerate(operands):
-        value, others = factor_of(lowering, name), set("".join([output, *terms[:place], *terms[place + 1 :]]))
+        others = set("".join([output, *terms[:place], *terms[place + 1 :]]))
+        value = factor_of(lowering, name, lanes=times_used(lowering, operands, terms, place))
         if value.dtype not in SUMMED:
             raise ir.Unfusable(f"a product of {value.dtype}")
         alone = [i for i, letter in enumerate(terms[place]) if letter not in others]
@@ -172,6 +173,19 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
         total = of_factors(lowering, factors[0], factors[1], len(summed))
         letters = kept
     return total
+
+
+def times_used(lowering: Lowering, operands: Sequence[Value], terms: Sequence[str], place: int) -> int:
+    """Return how often a product of two operands uses each element of one; 0 where there are more of them."""
+    if len(operands) != 2:
+        return 0
+    sizes = dict(zip(terms[1 - place], shape_of(lowering, operands[1 - place]), strict=True))
+    return math.prod(size for letter, size in sizes.items() if letter not in terms[place])
+
+
+def is_pointwise(value: ir.Value) -> bool:
+    """Return whether a value is computed element by element, from tensors."""
+    return not any(isinstance(v, ir.Reduce | ir.Scan) for v in ir.walk(value))
 
 
 def letters_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:

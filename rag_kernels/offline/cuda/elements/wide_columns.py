@@ -50,8 +50,9 @@ class WideColumns(VectorizedRegion):
             f"const int64_t {quad.var} = active ? wanted : 0;  // idle threads take part in the barriers only",
             *self.indices(self.nest.outer, "(blockIdx.x / tiles)"),
         ]
-        scope, inner, tail = Scope(), self.open_inner(Scope()), Scope()
-        joined = []
+        scope = Scope()
+        self.begin(scope)
+        inner, tail, joined = self.open_inner(scope), Scope(scope), list[str]()
         for value in self.reductions(1):
             name, ctype, wide = self.printer.name("acc"), CTYPES[value.dtype], accumulator(value)
             kind = wide if self.reduced_count() > 16384 or wide != "double" else ctype
