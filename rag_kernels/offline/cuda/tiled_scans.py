@@ -38,24 +38,16 @@ __device__ T of_earlier(T mine, F f, T start, unsigned tile, int64_t tiles, ulon
   for (int part = 0; part < warp; ++part) before = f(before, parts[part]);
   if (tiles == 1) return before;
   if (warp == 0) {
-    constexpr int WINDOWS = 4;  // of 32 tiles each, which are on their way together
-    const T all = of_lanes(lane < warps ? parts[lane] : start, f, 32);
-    T carry = start;
+    T all = start, carry = start;
+    for (int part = 0; part < warps; ++part) all = f(all, parts[part]);
     if (lane == 0) post(state + tile, packed(all, tile == 0 ? 2 : 1));
-    bool found = tile == 0;
-    for (int back = int(tile) - 1 - lane; !found; back -= 32 * WINDOWS) {
-      ulonglong2 words[WINDOWS];
-#pragma unroll
-      for (int w = 0; w < WINDOWS; ++w) words[w] = back < 32 * w ? packed(start, 2) : posted(state + back - 32 * w);
-#pragma unroll
-      for (int w = 0; w < WINDOWS; ++w) {
-        if (found) continue;
-        while (words[w].x >> 32 == 0) words[w] = posted(state + back - 32 * w);
-        const unsigned known = __ballot_sync(0xffffffffu, words[w].x >> 32 == 2);
-        const int last = known ? __ffs(int(known)) - 1 : 31;
-        carry = f(of_lanes(lane <= last ? unpacked<T>(words[w]) : start, f, 32), carry);
-        found = known;
-      }
+    for (int back = int(tile) - 1 - lane; tile > 0; back -= 32) {
+      ulonglong2 words = packed(start, 2);  // before the first
+      if (back >= 0) do words = posted(state + back); while (words.x >> 32 == 0);
+      const unsigned known = __ballot_sync(0xffffffffu, words.x >> 32 == 2);
+      const int last = known ? __ffs(int(known)) - 1 : 31;
+      carry = f(of_lanes(lane <= last ? unpacked<T>(words) : start, f, 32), carry);
+      if (known) break;
     }
     if (lane == 0 && tile > 0) post(state + tile, packed(f(carry, all), 2));
     if (lane == 0) earlier[0] = carry;

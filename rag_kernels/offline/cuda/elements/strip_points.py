@@ -51,16 +51,26 @@ class StripPoints(CudaRegion):
         lane, loops = self.nest.lane, [*self.nest.outer, self.strips]
         scope = Scope()
         stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
+        inside = [*scope.lines, *stores]
         return [
             "const int64_t t = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32;",
             f"if (t >= {self.total(loops)}) return;",
             *self.indices(loops, "t"),
+            f"if ({STRIP} * {self.strips.var} + {STRIP} <= {lane.size}) {{  // no look at each element: loads go ahead",
+            *indent(self.each(inside)),
+            "} else {",
+            *indent(self.each([f"if ({lane.var} < {lane.size}) {{", *indent(inside), "}"])),
+            "}",
+        ]
+
+    def each(self, lines: list[str]) -> list[str]:
+        """Return the lines for each element of a thread."""
+        assert self.nest.lane
+        return [
             "#pragma unroll",
             f"for (int u = 0; u < {EACH}; ++u) {{",
-            f"  const int64_t {lane.var} = {STRIP} * {self.strips.var} + 32 * u + threadIdx.x % 32;",
-            f"  if ({lane.var} < {lane.size}) {{",
-            *indent(indent([*scope.lines, *stores])),
-            "  }",
+            f"  const int64_t {self.nest.lane.var} = {STRIP} * {self.strips.var} + 32 * u + threadIdx.x % 32;",
+            *indent(lines),
             "}",
         ]
 

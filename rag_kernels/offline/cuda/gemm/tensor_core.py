@@ -32,10 +32,10 @@ LEAST_DEPTH = 256  # of a part, as `parts_of` has it
 
 
 def serves(contraction: Contraction) -> bool:
-    """Return whether the product fills tiles well enough, even if most of their 64 rows are empty."""
+    """Return whether the product fills tiles well enough, even if most of 64 rows or half of 32 columns are empty."""
     return (
         contraction.count(contraction.rows) >= 8
-        and contraction.count(contraction.columns) > 32
+        and contraction.count(contraction.columns) >= 16
         and contraction.count(contraction.depth) >= 16
     )
 
