@@ -28,7 +28,7 @@ from rag_kernels.offline.cuda.elements.vectorized import KEPT_BYTES
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.multi_block_rows import MAX_ROW_ELEMENTS
 from rag_kernels.offline.foreign_kernel import Foreign, is_foreign
-from rag_kernels.offline.fusion.attention import lowered_with_attention
+from rag_kernels.offline.fusion.attention import find_sites, lowered_with_attention
 from rag_kernels.offline.fusion.common_values import shared
 from rag_kernels.offline.fusion.layouts import laid_as_read
 from rag_kernels.offline.fusion.loops import key_of
@@ -230,6 +230,8 @@ def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
     """Yield the plans of the first round, one for each choice of products that makes a difference."""
     seen: set[tuple[object, ...]] = set()
     first, *others = choices(start)
+    if fp.step is None and not any(find_sites(fp)):
+        others.pop()  # it has attention as the graph spells it: there is none
     savings = [replace(first, saving=n) for n in (NOTHING, EVERYTHING)] if fp.step is not None else []
     for variant in [first, *savings, *others]:
         plan = write(fp, variant)
