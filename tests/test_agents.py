@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_home import QUICK, RELU, RIGHT, SLOW, WRONG, environment
+from cli_home import QUICK, RELU, RIGHT, SLOW, WRONG, environment, stocked_archive
 
 pytest.importorskip("mcp")
 
@@ -32,6 +32,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "relu.py").write_text(RELU.problem.source)
     (folder / "slow.cpp").write_text(SLOW)
     (folder.parent / "elsewhere.py").write_text(RELU.problem.source)
+    stocked_archive(folder / ".local" / "share" / "rag-kernels" / "archive")
     return folder
 
 

@@ -129,16 +129,21 @@ def test_what_a_compilation_left_on_of_tracing_is_taken_off() -> None:
 
 
 def test_what_a_probe_of_the_cpu_found_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from torch._inductor.cpu_vec_isa import VecISA, invalid_vec_isa
+    from torch._inductor.cpu_vec_isa import VecAVX2, VecAVX512, VecAVX512VNNI, VecISA, invalid_vec_isa
 
     from rag_kernels.eval.children.baseline_variants import _keep_probes
 
     asked: list[str] = []
     monkeypatch.setattr(VecISA, "_probe_load", lambda isa, library: asked.append(library) or "good" in library)
+    built: list[VecISA] = []
+    monkeypatch.setattr(VecISA, "check_build", lambda isa, code: built.append(isa) or str(isa) == "avx512")
     _keep_probes.__wrapped__()
     good, bad = str(tmp_path / "good.so"), str(tmp_path / "bad.so")
     found = [invalid_vec_isa._probe_load(library) for library in (good, bad, good, bad)]
     assert found == [True, False, True, False] and asked == [good, bad, bad], "what failed is tried again"
+    kinds = [VecAVX512VNNI(), VecAVX512(), VecAVX2()]
+    assert [kind.check_build("") for kind in kinds] == [False, True, True]
+    assert built == kinds[:2], "what is narrower than one that works is not built"
 
 
 PRODUCT = """

@@ -19,6 +19,7 @@ import rag_kernels
 
 HEAVY = (
     "torch",
+    "torch._dynamo",
     "litellm",
     "duckdb",
     "chromadb",
@@ -314,7 +315,11 @@ def test_the_lazy_names_are_those_that_type_checkers_see() -> None:
 def test_importing_the_package_and_asking_for_help_load_nothing_heavy() -> None:
     assert loaded_by("import rag_kernels") == set()
     assert loaded_by("import rag_kernels.cli") == set()
-    assert "torch" in loaded_by("import torch")  # the probe itself works
+
+
+def test_what_runs_kernels_loads_torch_without_its_compiler() -> None:
+    """That takes as long as all of torch, and few use it."""
+    assert loaded_by("import rag_kernels.best") & {"torch", "torch._dynamo"} == {"torch"}
 
 
 def test_the_python_api_does_not_import_torch() -> None:

@@ -124,13 +124,15 @@ def _keep_probes() -> None:
     """Let Inductor keep what its probes of the CPU's vectors found, which takes it a second in each process.
 
     It builds a library for each kind of vectors, and keeps that; whether it loads it asks anew, in a Python of its own.
-    Now a note beside the library says that it did: its name tells the compiler, the flags and torch.
+    Now a note beside the library says that it did: its name tells the compiler, the flags and torch. The widest kind
+    comes first, and is the one that is used: narrower ones are not asked then, three seconds each.
     """
     from torch._inductor.cpu_vec_isa import VecISA
 
-    probe = getattr(VecISA, "_probe_load", None)
-    if probe is None:  # another torch
+    probe, check = getattr(VecISA, "_probe_load", None), getattr(VecISA, "check_build", None)
+    if probe is None or check is None:  # another torch
         return
+    built: list[VecISA] = []
 
     def loads(isa: VecISA, library: str) -> bool:
         note = Path(f"{library}.loaded")
@@ -141,4 +143,10 @@ def _keep_probes() -> None:
             note.touch()
         return found
 
+    def works(isa: VecISA, code: str) -> bool:
+        if not built and check(isa, code):
+            built.append(isa)
+        return bool(built)
+
     VecISA._probe_load = loads  # type: ignore[assignment, method-assign]
+    VecISA.check_build = works  # type: ignore[assignment, method-assign]
