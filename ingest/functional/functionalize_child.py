@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from time import process_time
 from typing import Any
 
 import torch
@@ -56,7 +57,8 @@ class Limit:
 # The later limits are for problems that cannot be shrunk to the first. Each smaller problem has to be recorded, which
 # takes seconds for a deep network, so those start at the second.
 LIMITS = (Limit(64e6, 256e6, 4e9), Limit(512e6, 1e9, 30e9), Limit(800e6, 2e9, 90e9))
-ALONE = "its sizes are numbers: no others were found at which the graph is the same"
+MOST_NAMED_S = 8.0  # of recording: what takes longer is not recorded again, so that it stays within its time
+ALONE = "its sizes are numbers: no others are known at which the graph is the same"
 UNIT = 1_000_000  # a load of 1, in the bytes that `fit` compares
 
 
@@ -100,9 +102,11 @@ def _functionalize(problem: Problem, crashed: Set[str], *, resized: bool, named:
 def _attempt(
     problem: Problem, crashed: Set[str], *, plain: bool, resized: bool, named: bool = False
 ) -> FunctionalProblem:
+    begun = process_time()
     whole, first = _recorded(problem)
+    soon = process_time() - begun < MOST_NAMED_S
     has_sizes = named and holds_sizes(whole)
-    sizes = sizes_by_name(problem, whole, first.calls, names_of(whole)) if has_sizes else None
+    sizes = sizes_by_name(problem, whole, first.calls, names_of(whole)) if has_sizes and soon else None
     forms: dict[str, tuple[Functional, Emitted]] = {}
 
     def form(of: Problem) -> tuple[Functional, Emitted]:
