@@ -13,10 +13,12 @@ from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, ScalarArgument
 from rag_kernels.ingest.functional.functionalize import functionalize, functionalize_many
+from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.ingest.functional.gradients import backward_problem
 from rag_kernels.ingest.functional.verify import verify
 from rag_kernels.ingest.graphs.graph import refs
 from rag_kernels.ingest.graphs.recording import state_at
+from rag_kernels.ingest.graphs.spelling import INFIX
 from rag_kernels.ingest.graphs.stand_ins import assertions_hold
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
@@ -486,6 +488,13 @@ def test_an_operator_with_another_spelling_in_python_is_written_as_recorded(work
     case = problem("pass", "return torch.tensordot(x, x, dims=2) + 1", "torch.randn(4, 8)")
     done = functionalize(case, workers=workers)
     assert done.verified and "torch.ops.aten.tensordot.default(x, x, " in done.source
+
+
+def test_a_spelling_that_disagrees_is_given_up_for_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(INFIX, "add", "-")
+    case = problem("pass", "return x + y", "torch.randn(8), torch.randn(8)", given="x, y")
+    done = functionalize_here({"problem": case, "threads": None})
+    assert isinstance(done, FunctionalProblem) and done.verified and "torch.ops.aten.add.Tensor(x, y)" in done.source
 
 
 def test_nodes_refer_only_to_arguments_and_earlier_nodes(workers: Workers) -> None:

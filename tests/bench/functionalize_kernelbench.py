@@ -16,13 +16,16 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rag_kernels.eval.problem import find_problems, load_problem
 from rag_kernels.ingest.functional.functionalize import Row, functionalize_many, open_workers
+from rag_kernels.ingest.functional.functionalize_child import ALONE
 from rag_kernels.ingest.functional.gradients import backward_problem
+from rag_kernels.ingest.graphs.emit import UNTOLD
 
 NO_GRADIENT = "no output of the forward has a gradient"
 
@@ -78,11 +81,19 @@ def _kept(level: str, name: str, row: Row) -> dict[str, Any]:
         "differentiable": NO_GRADIENT not in row.reason,
         "verified": made is not None and made.verified,
         "full_size": made is not None and made.verified and not made.notice,
+        "sizes": "" if made is None else _sizes_in(made.source),
         "random": made is not None and made.uses_random,
         "outputs": 0 if made is None else len(made.outputs),
         "text": row.reason if made is None else made.notice,
         "seconds": round(row.seconds, 2),
     }
+
+
+def _sizes_in(source: str) -> str:
+    """Return how the text of a functional form has its sizes: by name, some or all as numbers, or not at all."""
+    if ALONE in source:
+        return "numbers"
+    return "some by name" if UNTOLD in source else "by name" if ".shape[" in source else ""
 
 
 def _report(row: dict[str, Any]) -> None:
@@ -114,6 +125,8 @@ def tables(rows: Sequence[dict[str, Any]]) -> list[str]:
         found = [row for row in rows if row["level"] == level]
         counts = [sum(row[key] for row in found) for key in ("differentiable", "ok", "verified")]
         lines.append(f"| {level.removeprefix('level')} | {len(found)} | {' | '.join(map(str, counts))} |")
+    for told, count in sorted(Counter(row.get("sizes", "") for row in rows).items()):
+        lines += [f"\nSizes in the text {told}: {count}."] if told else []
     left = [row for row in rows if not row["verified"]]
     if left:
         lines += ["", "| the rest | cause |", "|---|---|"]
