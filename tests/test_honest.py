@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from judging import SOFTMAX
 from support.compiler_reading import refusals
 from support.kept import kept_judge
 
@@ -13,7 +14,7 @@ from rag_kernels.eval.build.compile import BuildError, build, toolchain
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.places import default_cache
-from rag_kernels.eval.problem import load_problem, problem_from_source
+from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Passed, bars
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.zoo.honest.corpus import Honest, cuda_kernels, honest_kernels
@@ -22,7 +23,6 @@ from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief
 from rag_kernels.zoo.runner import BLAND
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = Limits(measure_compile=False, timing=TimingRule(pairs=7, max_pairs=7, timed_s=0.02, few_pairs=3))
 CPU, CUDA = honest_kernels(), cuda_kernels()
 SAMPLED = (  # one of each family, and of each kind that a hasty judge would mistake for a cheat
@@ -107,7 +107,7 @@ def test_cuda_kernels_take_the_arguments_of_their_problems(judge: LocalJudge) ->
 
 def test_shifts_into_the_sign_are_confirmed(judge: LocalJudge) -> None:
     """Exponentials are made so, in generated kernels too: g++ defines it, and no sanitizer may reject it."""
-    fp = functionalize(load_problem(EXAMPLES / "softmax_scale.py"), workers=judge.workers)
+    fp = functionalize(problem_from_source("softmax", SOFTMAX), workers=judge.workers)
     brief = Brief("run", fp, judge.device, (), (), "", 1, 1)
     candidate = OfflineWriter().propose(brief)[0].candidate
     signed = candidate.source.replace("(uint32_t(rk_int(z)) << 23)", "uint32_t(rk_int(z) << 23)")

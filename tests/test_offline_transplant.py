@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli_home import quick_limits
 from factories import attempt, run
 from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, worst_ratio
@@ -19,9 +20,7 @@ from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchivedKernel, Exemplar, KernelFilter
 from rag_kernels.eval.build.candidate_form import kernels_text
 from rag_kernels.eval.judge import LocalJudge
-from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.records import Backend, Candidate, Contract, FunctionalProblem, Passed, ServedTensor
-from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.ingest.description.embedder import load_embedder
 from rag_kernels.ingest.description.pipeline import index_attempt
 from rag_kernels.ingest.functional.functionalize import functionalize
@@ -352,8 +351,7 @@ def test_cuda_compiles_with_a_split_source_beside_ours(rms: FunctionalProblem, t
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[LocalJudge]:
-    quick = Limits(load_s=30, call_s=8, measure_compile=False, timing=TimingRule(pairs=8, max_pairs=8, timed_s=0.05))
-    with kept_judge("cpu", limits=quick) as opened:
+    with kept_judge("cpu", limits=quick_limits()) as opened:
         yield opened
 
 
