@@ -208,16 +208,30 @@ TAILS
 
 # A thread has eight neighbouring columns of a row...
 EIGHT = """\
-#pragma unroll 1
-for (int e = lane; e < 2 * PART; e += 32) {
-  const KIND row = top + e / (PART / 8), column = from + e % (PART / 8) * 8;
-  if (row < rows && column < columns) {
+if (top + 16 <= rows && from + PART <= columns) {  // all are inside: a lane's vectors go side by side
+#pragma unroll
+  for (int i = 0; i < 2 * PART / 32; ++i) {
+    const int e = lane + 32 * i;
+    const KIND row = top + e / (PART / 8), column = from + e % (PART / 8) * 8;
     const float* const at = staged + e / (PART / 8) * SKEW + e % (PART / 8) * 8;
     float sum[8];
     *reinterpret_cast<float4*>(&sum[0]) = *reinterpret_cast<const float4*>(at);
     *reinterpret_cast<float4*>(&sum[4]) = *reinterpret_cast<const float4*>(at + 4);
 OTHER
 TAIL
+  }
+} else {
+#pragma unroll 1
+  for (int e = lane; e < 2 * PART; e += 32) {
+    const KIND row = top + e / (PART / 8), column = from + e % (PART / 8) * 8;
+    if (row < rows && column < columns) {
+      const float* const at = staged + e / (PART / 8) * SKEW + e % (PART / 8) * 8;
+      float sum[8];
+      *reinterpret_cast<float4*>(&sum[0]) = *reinterpret_cast<const float4*>(at);
+      *reinterpret_cast<float4*>(&sum[4]) = *reinterpret_cast<const float4*>(at + 4);
+OTHER
+TAIL
+    }
   }
 }"""
 
