@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from rag_kernels.eval.build.compile import BuildError, toolchain
 from rag_kernels.eval.build.headers import PIECES as HEADERS
 from rag_kernels.eval.build.headers import headers_of
 from rag_kernels.eval.build.nvrtc import compile_device
+from rag_kernels.eval.children.gpu_buffers import COME_LATE
 from rag_kernels.eval.machine.device import gpu_name
 from rag_kernels.eval.places import INCLUDE
 
@@ -69,6 +71,13 @@ def built(names: tuple[str, ...], arch: str, cache: Path) -> None:
 @needs_nvcc
 def test_every_piece_compiles_for_hopper(tmp_path: Path) -> None:
     built(pieces.PIECES, "sm_90", tmp_path)
+
+
+@needs_nvcc
+def test_the_kernel_that_late_inputs_come_from_assembles(tmp_path: Path) -> None:
+    (tmp_path / "late.ptx").write_text(COME_LATE)
+    asked = ["ptxas", "-arch=sm_90", tmp_path / "late.ptx", "-o", tmp_path / "late.cubin"]
+    assert subprocess.run(asked, timeout=60).returncode == 0
 
 
 @needs_nvcc

@@ -34,6 +34,7 @@ from rag_kernels.eval.children.gpu_buffers import (
     Banded,
     Job,
     answers,
+    come_late,
     compose_all,
     digest,
     dirty_shared_memory,
@@ -197,10 +198,13 @@ class Bound:
     def arrive(self) -> None:
         """Queue the content that was kept back on the current stream."""
         late, self.late = self.late, []
-        for content, kept in zip(self.contents, late, strict=bool(late)):
+        if not late:
+            return
+        *others, last = sorted(zip(self.contents, late, strict=True), key=lambda pair: pair[1].numel())
+        for content, kept in others:
             content.copy_(kept)
-        if late:
-            self.lay_out()
+        come_late(*last)
+        self.lay_out()
 
     def finish(self) -> None:
         """Wait for the GPU, after a sample was taken of what who comes next on the stream would find in the outputs."""
