@@ -256,8 +256,13 @@ def roomiest(
 
     Sizes were halved; now each grows again as far as there is room, those of the module first, equal ones together. By
     how much the whole grows with one is guessed, and learnt from a guess that was wrong, so that few are measured.
+    Where numbers of the code went with the sizes (reach "text"), all stay as they are: those would have to grow along.
     """
     before = _sites(problem.source)
+    both = zip(before, _sites(smaller.source), strict=False)
+    halves = {own.key: new.value for own, new in both if new.value != own.value}
+    if _rewritten(problem, before, halves).source != smaller.source:
+        return smaller, difference(problem, smaller)  # numbers of the module's code were halved with its sizes
     taken = measure(smaller)
     for reach in reversed(REACHES):
         for value in sorted({site.value for site in before if site.reach == reach}, reverse=True):

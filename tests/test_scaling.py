@@ -170,6 +170,9 @@ def test_numbers_of_the_module_that_are_a_size_shrink_with_it_at_last() -> None:
     assert apart is not None and "65536 // 16" in apart.source and "ROWS = 4096" in apart.source
     assert together is not None and "4096 // 16 :], 65537, 16" in together.source and "ROWS = 4096" in together.source
     assert scaled(Problem("p", CONV), 1e-9, reach="text") is None  # nothing of the kind: all sizes were tried before
+    kept, grew = (roomiest(Problem("p", source), p, max_bytes=480_000, measure=elements)[0] for p in (together, apart))
+    assert kept == together, "its numbers would not grow along"
+    assert 4 * elements(apart) < elements(grew) <= 480_000
 
 
 def test_one_size_grows_at_a_time_and_others_make_room() -> None:
