@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -10,20 +13,27 @@ from support.generated_kernels import Case, functional
 from support.kept import kept_judge
 
 from rag_kernels.eval.admission_records import Examination
+from rag_kernels.eval.buffers.call_content import plain
+from rag_kernels.eval.build import candidate_builder
+from rag_kernels.eval.build.compile import instruction_sets
 from rag_kernels.eval.build.composed_forward import Kernels
 from rag_kernels.eval.children.bound_module import BoundModule
 from rag_kernels.eval.children.right_answers import RightAnswers
-from rag_kernels.eval.input_kinds import SEVEN_BITS
+from rag_kernels.eval.input_kinds import OUT_OF_RANGE, SEVEN_BITS
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.numerics.exactness_probe import one_hot, targets
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.process_tree import Resident
-from rag_kernels.eval.records import Crashed, FunctionalProblem, Passed, Wrong
+from rag_kernels.eval.records import OTHER_PROCESSORS, Candidate, Crashed, FunctionalProblem, Passed, Wrong
 from rag_kernels.eval.sessions.admission import admit
-from rag_kernels.eval.sessions.candidate_session import Stopped
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate, Stopped
+from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
+from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.trial.checks import AFTER_REFUSED, Checks, Findings, _kept
+from rag_kernels.eval.trial.other_sizes import OtherSizes
 from rag_kernels.eval.trial.result_class import fuses_nothing
+from rag_kernels.eval.trial.trial import Trial
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
@@ -358,9 +368,10 @@ LOOKS_UP = """
 #include "rag_kernel.h"
 static int64_t met = 0;
 void f(rk::Tensor<const float> table, rk::Tensor<const int64_t> at, rk::Tensor<float> out) {
-  for (int64_t i = 0; i < at.numel(); ++i, ++met) {
+  for (int64_t i = 0; i < at.numel(); ++i) {
+    ++met;
     RK_CHECK(uint64_t(at.data[i]) < uint64_t(table.size(0)), "out of range");
-    for (int64_t d = 0; d < 4; ++d) out.data[i * 4 + d] = table.data[at.data[i] * 4 + d] + float(met != i);
+    for (int64_t d = 0; d < 4; ++d) out.data[i * 4 + d] = table.data[at.data[i] * 4 + d] + float(met != i + 1);
   }
   met = 0;
 }
@@ -368,13 +379,52 @@ RK_EXPORT(forward, f)
 """
 
 
-def test_a_refused_call_leaves_nothing_for_the_next(judge: LocalJudge) -> None:
+@pytest.fixture(scope="module")
+def looked_up(judge: LocalJudge) -> Iterator[tuple[ProblemSession, LoadedCandidate]]:
     fp = functionalize(problem_from_source("looked_up", LOOKED_UP), workers=judge.workers)
-    with loaded(judge, fp, LOOKS_UP) as (session, subject), pytest.raises(Stopped) as stopped:
-        place, checks = subject.bind(session), Findings()
-        Checks(subject, place, checks, frozenset()).first_draw("as ever")
-        Checks(subject, place, checks, frozenset()).after_refused(place)
+    with loaded(judge, fp, LOOKS_UP) as opened:
+        yield opened
+
+
+def test_a_refused_call_leaves_nothing_for_the_next(looked_up: tuple[ProblemSession, LoadedCandidate]) -> None:
+    """Neither where it refuses indices, nor where it refuses sizes: after these it is asked at its own again."""
+    session, subject = looked_up
+    place = subject.bind(session)
+    checks = Checks(subject, place, Findings(), frozenset())
+    checks.first_draw("as ever")
+    with pytest.raises(Stopped) as stopped:
+        checks.after_refused(place)
     assert isinstance(stopped.value.verdict, Wrong) and stopped.value.verdict.input_class == AFTER_REFUSED
+    checks.first_draw("as ever")
+    refused = session.special(OUT_OF_RANGE)
+    assert refused is not None
+    subject.prepare(place, plain(refused, len(session.specs)))
+    with pytest.raises(Stopped):
+        subject.call(place)
+    others = OtherSizes(cast(ProblemKnowledge, SimpleNamespace(session=session)), Findings(), frozenset())
+    with pytest.raises(Stopped) as stopped:
+        others._ask_again(subject)
+    assert isinstance(stopped.value.verdict, Wrong) and stopped.value.verdict.input_class == AFTER_REFUSED
+
+
+def test_what_asks_for_its_processor_is_built_for_older_ones(
+    judge: LocalJudge, looked_up: tuple[ProblemSession, LoadedCandidate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "avx2" not in instruction_sets().split():
+        pytest.skip("this processor is an older one itself")
+    monkeypatch.setattr(candidate_builder, "OLDER", {"x86-64-v2": "sse4_2"})
+    session, subject = looked_up
+    asks = LOOKS_UP.replace("met = 0;\n}", "met = 0;\n#ifndef __AVX2__\n  out.data[0] += 1;\n#endif\n}")
+    candidate, known = Candidate(asks, "kernel", "cpu"), SimpleNamespace(session=session, odd=None)
+    trial = Trial(
+        cast(ProblemKnowledge, known),
+        candidate,
+        judge._builder.whole(candidate),
+        older=partial(judge._builder.older, candidate),
+    )
+    trial._on_older_processors()
+    assert trial.found.labels == [OTHER_PROCESSORS] and "built for x86-64-v2" in trial.found.notes[0]
+    assert judge._builder.older(subject.candidate) == {}, "what does not ask is built once"
 
 
 ATTENTION = (
@@ -449,8 +499,6 @@ def get_init_inputs():
 def test_a_probe_tells_tf32_from_bf16_where_what_follows_a_product_enlarges_both(
     judge: LocalJudge, change: str, shown: str
 ) -> None:
-    import torch
-
     def cut_off(value: torch.Tensor) -> torch.Tensor:
         return (value.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
 
@@ -479,8 +527,6 @@ STEPPED = ENLARGED.replace("torch.softmax(4 * self.linear(x), dim=-1)", "torch.r
 
 @pytest.mark.parametrize(("operands", "right"), [(2.0**-11, True), (0.0, False)])
 def test_a_step_is_decided_by_the_rounding_that_is_allowed(judge: LocalJudge, operands: float, right: bool) -> None:
-    import torch
-
     fp = functionalize(problem_from_source("stepped", STEPPED), workers=judge.workers)
     generator = torch.Generator().manual_seed(7)
     content = [torch.randn(a.spec.shape, generator=generator) for a in fp.tensors]
@@ -518,8 +564,6 @@ def get_init_inputs():
 
 def test_a_rows_only_element_is_not_held_to_what_pytorch_has_right_by_luck(judge: LocalJudge) -> None:
     """A third of the rows have an element behind the gate: another order of the sum was 300 times PyTorch's error."""
-    import torch
-
     fp = functionalize(problem_from_source("rare", RARE), workers=judge.workers)
     torch.manual_seed(3)
     x, weight, bias = content = [torch.randn(512, 1024), torch.randn(1024, 1024) / 55, torch.randn(1024) / 55]

@@ -206,7 +206,7 @@ def test_what_is_to_be_beaten_is_said_before_there_is_a_kernel() -> None:
 def test_the_contract_says_which_precision_is_allowed_and_what_is_compiled_for() -> None:
     hopper = replace(factories.device("cuda"), arch="sm_90")
     strict = render("system", **prompt_values.contract_values(hopper))
-    assert "programmatic launch" in strict and "programmatic" not in system("cpu")
+    assert "programmatic dependent launch" in strict and "programmatic" not in system("cpu")
     assert "for sm_90a only" in strict and "three TF32 products" in strict and "float32 sums" in strict
     lower = render("system", **prompt_values.contract_values(hopper, "tf32"))
     assert "products may be computed in TF32" in lower and "three TF32 products" not in lower

@@ -95,6 +95,11 @@ REMARKS: tuple[tuple[str, str], ...] = (
         r"changes settings of OpenMP",
         "Sets a number of threads, or how teams are made, for all that its caller does later.",
     ),
+    (
+        r"fragile: built for other processors",
+        "Wrong as it is built for older processors: it asks the compiler for which one, and does another thing there.",
+    ),
+    (r"fragile: initcheck", "A sanitizer saw it read memory of the GPU that nothing had written."),
     (r"fragile: .*", "Less exact than PyTorch on this kind of unusual input."),
     (r"finite-only", "Right on finite inputs; where some are NaN or infinite it differs from PyTorch."),
     (r"rounds in between", "Rounds to 16 bits between operators, where it could have kept more."),

@@ -281,7 +281,9 @@ class Checks:
         if self._compare(session, self.subject.outputs(self.place), recipe, "late inputs") is not None:
             self._call_and_compare(self.place, recipe, "own draw")  # else it is wrong on them whenever they come
             why = (
-                "It does not wait for the stream that it is called on: inputs that come there before it were not read."
+                "It does not wait for the stream that it is called on: inputs that come there before it were not read. "
+                "Launch on that stream, join others to it, and let a programmatic dependent launch wait "
+                "(griddepcontrol.wait) before it reads."
             )
             raise Stopped(Rejected("early_read", why))
         self.found.checks.append("inputs that come late")
