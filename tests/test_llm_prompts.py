@@ -126,8 +126,9 @@ def test_prompts_state_the_machine_the_lessons_and_the_repeats() -> None:
 
 
 def test_what_a_driver_does_not_say_is_left_out() -> None:
-    told = gpu_facts({"multi_processor_count": 132, "shared_memory_per_multiprocessor": 228 << 10, "L2_cache_size": 0})
-    assert told == ("132 SMs", "228 KiB of shared memory an SM")
+    known = {"multi_processor_count": 132, "shared_memory_per_multiprocessor": 228 << 10, "L2_cache_size": 0}
+    assert gpu_facts(known) == ("132 SMs", "228 KiB of shared memory an SM")
+    assert gpu_facts({"warp_size": 32, "cuda": 12080}) == ("warps of 32", "CUDA 12.8")
 
 
 def test_one_recommendation_follows_from_the_bottleneck() -> None:

@@ -79,7 +79,7 @@ def _caches() -> str:
 
 
 def ask_gpu(payload: dict[str, Backend]) -> dict[str, int]:
-    """Return what the driver says of the first GPU, in a child."""
+    """Return what the driver says of the first GPU, in a child, and the version of CUDA as `CUDART_VERSION` has it."""
     import torch
 
     known = torch.cuda.get_device_properties(0)
@@ -93,7 +93,9 @@ def ask_gpu(payload: dict[str, Backend]) -> dict[str, int]:
         "L2_cache_size",
         "warp_size",
     )
-    return {name: int(getattr(known, name)) for name in names if hasattr(known, name)}
+    major, minor = map(int, (torch.version.cuda or "0.0").split(".")[:2])
+    told = {name: int(getattr(known, name)) for name in names if hasattr(known, name)}
+    return told | {"cuda": 1000 * major + 10 * minor}
 
 
 def gpu_facts(known: dict[str, int]) -> tuple[str, ...]:
@@ -107,5 +109,6 @@ def gpu_facts(known: dict[str, int]) -> tuple[str, ...]:
         "shared_memory_per_block_optin": lambda n: f"{n >> 10} KiB a block with cudaFuncSetAttribute",
         "L2_cache_size": lambda n: f"{n / 2**20:.0f} MiB of L2",
         "warp_size": lambda n: f"warps of {n}",
+        "cuda": lambda n: f"CUDA {n // 1000}.{n % 1000 // 10}",
     }
     return tuple(say(known[name]) for name, say in told.items() if known.get(name))
