@@ -20,6 +20,7 @@ KERNEL_ID = re.compile(r"\bk_[0-9a-f]{4,}\b")
 STAND_IN = 0.5  # of an operator that may stand for the one that is named, or is of its family
 BY_ID, BY_WHOLE_NAME, BY_NAME = 8.0, 4.0, 2.5  # above what operators (1) and likeness (below 1) make together
 PART_OF_NAME = 0.3  # where the words say more than the name
+AS_WRITTEN = 0.2  # of two names for the same, the one that stands in the words
 
 
 def named(corpus: Corpus, words: str) -> NDArray[np.float32]:
@@ -62,6 +63,7 @@ def _by_names(names: Sequence[str], words: str) -> NDArray[np.float32]:
         heads = _heads(name)
         if heads and heads <= asked:
             found[number] = BY_NAME if heads == asked else PART_OF_NAME * len(heads) / len(asked)
+            found[number] += AS_WRITTEN * (squash(name) in whole)
         if squash(name) == whole:
             found[number] = BY_WHOLE_NAME
     return found
