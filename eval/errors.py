@@ -31,6 +31,7 @@
         ├── LostError                  cluster.records          a judge of a cluster is gone
         ├── RequestError               llm.request              a request to a model gave no usable answer
         ├── RunsAutograd               ingest.graphs.recording  the forward computes gradients
+        ├── TooManyCalls               ingest.graphs.stand_ins  the forward calls more functions than were allowed
         ├── IllFormed                  offline.ir.wellformed    a stage of the offline compiler made a wrong value
         └── Unfusable                  offline.ir.values        these values cannot share loops
 
