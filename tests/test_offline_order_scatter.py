@@ -43,14 +43,15 @@ CASES = {
         "torch.randperm(16400)",
     ),
     "scatters": Case(
-        "z = x.new_zeros(9, 11); r = y[:, 0]; w = x + 0;"
+        "z = x.new_zeros(9, 11); r = y[:, 0]; w = x + 0; b = (x * 2 + 1) * x - 3;"  # b begins a sum and is read again
         "return z.scatter_add(1, y, x), z.scatter(1, y[:, :1], x[:, :1] * 2), (x * 2).scatter(0, y[:3], 1.5),"
         "z.scatter_add(1, y[:, :1], x[:, 1:2]) * 2,"
         "z.scatter_reduce(1, y, x, 'amax', include_self=False), z.scatter_reduce(1, y, x, 'mean'),"
         "(z + 1).scatter_reduce(1, y, x, 'prod'), x.new_zeros(11, 40).index_add(0, r, x, alpha=2),"
         "w.index_put((r[:2] % 9,), x[:2], accumulate=True), torch.histc(x, 7, -2, 2), w.index_fill(1, r[:2], 3.0),"
         "torch.ops.aten.embedding_dense_backward(x, r, 11, -1, False), z.long().scatter_add(1, y, y),"
-        "torch.bincount(r, minlength=11), torch.bincount(r, x[:, 0].exp(), minlength=9)",
+        "torch.bincount(r, minlength=11), torch.bincount(r, x[:, 0].exp(), minlength=9),"
+        "b.index_add(0, r[:4], x[:4]), b[:, :, None] * x[0]",
         "torch.randn(9, 40)",
         "torch.randint(0, 9, (9, 40))",
     ),

@@ -97,13 +97,17 @@ class Planner:
     def read_what_is_stored(self) -> None:
         """Let nests that would compute a value several times read it where an earlier one stores it for another."""
         stored: dict[ir.Value, ir.Load] = {}
+        changed = {
+            b for r in self.regions if isinstance(r, OwnText) for b in r.written
+        }  # as what a scatter begins with
         for n, region in enumerate(self.regions):
             if isinstance(region, Library | OwnText):
                 continue
             if stored:
                 read = partial(read_in, stored, frozenset(ir.leaves(region.outer)))
                 self.regions[n] = replace(region, stores={b: rewrite(v, read) for b, v in region.stores.items()})
-            kept = {b: v for b, v in region.stores.items() if b not in region.slots and is_plain(v) and is_work(v)}
+            whole = {b: v for b, v in region.stores.items() if b not in region.slots and b not in changed}
+            kept = {b: v for b, v in whole.items() if is_plain(v) and is_work(v)}
             same = {b: v for b, v in kept.items() if v.dtype == self.buffers[b].dtype}
             stored |= {strip(v): self.whole_load(b, v) for b, v in same.items()}
 
