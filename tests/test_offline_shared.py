@@ -31,7 +31,8 @@ RECURRENT = Case(
 )
 THIN = {
     "no named rest": "torch.einsum('...ij,...jk->...ik', x, y), torch.einsum('...j,jk', x, y)",
-    "broadcast rest": "torch.einsum('...ij,jk->k...i', x, y), torch.einsum('bij,bij->bi', x, x * 2)",
+    "broadcast rest": "torch.einsum('...ij,jk->k...i', x, y), torch.einsum('bij,bij->bi', x, x * 2), "
+    "torch.einsum('bij,bj->b', x, x[:, 0])",
     "float64": "x.double() @ y[:, :2].double(), torch.einsum('bij,bij->j', x.double(), x.double())",
     "logarithms of a sigmoid": "*torch.ops.aten.log_sigmoid_forward(x * 20), F.logsigmoid(y)",
     "few columns": "x @ y[:, :2], F.linear(x, y[:, :3].t()), torch.matmul(x[..., :3], y[:3])",

@@ -152,10 +152,10 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
         raise ir.Unfusable("an einsum of another form")
     if len(terms) == 1:
         return rearranged(lowering, lowering.value(operands[0]), terms[0], output)
-    values = []
+    values, spelt = [], tuple(terms)
     for place, name in enumerate(operands):
         others = set("".join([output, *terms[:place], *terms[place + 1 :]]))
-        value = factor_of(lowering, name, lanes=times_used(lowering, operands, terms, place))
+        value = factor_of(lowering, name, lanes=times_used(lowering, operands, (*spelt, output), place))
         if value.dtype not in SUMMED:
             raise ir.Unfusable(f"a product of {value.dtype}")
         alone = [i for i, letter in enumerate(terms[place]) if letter not in others]
@@ -176,11 +176,14 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def times_used(lowering: Lowering, operands: Sequence[Value], terms: Sequence[str], place: int) -> int:
-    """Return how often a product of two operands uses each element of one; 0 where there are more of them."""
+    """Return how often a product of two operands uses each element of one; 0 where there are more of them.
+
+    `terms` has the letters of the operands as they are given, and of the result.
+    """
     if len(operands) != 2:
         return 0
     sizes = dict(zip(terms[1 - place], shape_of(lowering, operands[1 - place]), strict=True))
-    return math.prod(size for letter, size in sizes.items() if letter not in terms[place])
+    return math.prod(size for letter, size in sizes.items() if letter in terms[2] and letter not in terms[place])
 
 
 def is_pointwise(value: ir.Value) -> bool:
