@@ -480,7 +480,10 @@ def only_in_full(rule: Rule) -> Rule:
 
 
 def knowing_its_dtype(rule: Rule) -> Rule:
-    """Return the rule whose sums know the dtype of sixteen bits to which the graph rounds them."""
+    """Return the rule whose sums know the dtype of sixteen bits to which the graph rounds them.
+
+    With a bias it rounds what comes of both: little may be left of two large numbers.
+    """
 
     def inside(value: ir.Value) -> bool:
         return not isinstance(value, ir.Reduce) and not (isinstance(value, ir.Op) and value.operator in NARROWED)
@@ -488,7 +491,9 @@ def knowing_its_dtype(rule: Rule) -> Rule:
     def chosen(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
         found = rule(lowering, node)
         if isinstance(found, ir.Value) and node.outputs[0].dtype in HALF:
-            for value in ir.walk(found, enter=inside):
+            values = list(ir.walk(found, enter=inside))
+            alone = not any(isinstance(value, ir.Load) for value in values)
+            for value in values if alone else ():
                 if isinstance(value, ir.Reduce):
                     value.rounded = value.rounded or node.outputs[0].dtype
         return found
