@@ -30,6 +30,7 @@ from rag_kernels.eval.records import (
     Passed,
     Problem,
     ProblemError,
+    Ref,
     Rejected,
     ServedTensor,
     TensorSpec,
@@ -165,15 +166,19 @@ def test_places_of_what_a_reduction_chose_are_saved_though_the_forward_returns_n
 
 
 def test_a_loss_by_classes_saves_what_its_rows_come_to() -> None:
-    """And not a tensor as large as its input; classes that are left out, and numbers far from zero."""
+    """And not a tensor as large as its input; classes that are left out, numbers far from zero, and a few rows."""
     text = "import torch\nimport torch.nn.functional as F\nclass Model(torch.nn.Module):\n"
-    text += "    def forward(self, x, t): return F.cross_entropy(x, t)\ndef get_init_inputs(): return []\n"
+    text += "    def forward(self, x, t):\n"
+    text += "        few = x.log_softmax(0).gather(0, t[None, :2].clamp(0, 5)).sum()\n"
+    text += "        return F.cross_entropy(x, t) + few\ndef get_init_inputs(): return []\n"
     text += "def get_inputs(): return [torch.randn(6, 9, requires_grad=True), torch.randint(0, 9, (6,))]\n"
     with kept_workers() as workers:
         step = functionalize(training_step(Problem("loss", text)), workers=workers)
     apart = with_row_statistics(step)
+    (few,) = (node for node in apart.nodes if "gather" in node.op and node.outputs[0].shape == (1, 2))
+    assert few.args[0] in [Ref(node.name) for node in step.nodes if "log_softmax" in node.op]
     half = halves(apart, DEAR)
-    assert all(a.spec.shape in {(6, 1), ()} for a in half.backward.tensors if a.name in half.saved)
+    assert all(a.spec.shape in {(6, 1), (1, 9), ()} for a in half.backward.tensors if a.name in half.saved)
     x, t = torch.randn(6, 9) * 30 + 1000, torch.tensor([0, 8, -100, 3, 3, 1])
     found = [names["module_fn"](torch.tensor(0.7), x, t, **dict(step.constants)) for names in map(_run, (step, apart))]
     for theirs, ours in zip(*found, strict=True):

@@ -6,7 +6,7 @@ Comes in: the problem of a training step. Goes out: the same function, in which 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
@@ -17,11 +17,22 @@ from rag_kernels.offline.graph.subgraph_match import specs_of
 LOG_SOFTMAX = frozenset({"log_softmax", "_log_softmax"})
 
 
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """A log-softmax along a dimension as what it is of, and two numbers for each row; `rows` is the shape of these."""
+
+    of: Ref
+    dim: int
+    rows: tuple[int, ...]
+    top: Ref
+    log: Ref
+
+
 def with_row_statistics(fp: FunctionalProblem) -> FunctionalProblem:
     """Return the problem with log-softmaxes of float32 taken apart; itself where there are none."""
     specs = specs_of(fp)
     new = NewNodes({a.name for a in fp.arguments} | {n.name for n in fp.nodes})
-    apart: dict[str, tuple[Ref, int, Ref, Ref]] = {}  # of a log-softmax: x, its dimension, and two numbers a row
+    apart: dict[str, _Apart] = {}
     for node in fp.nodes:
         name, source = base_name(node.op), node.args[0] if node.args else None
         known = apart.get(source.name) if isinstance(source, Ref) else None
@@ -39,14 +50,13 @@ def with_row_statistics(fp: FunctionalProblem) -> FunctionalProblem:
             total = new.add(f"{node.name}_sum", row, "sum.dim_IntList", powers, (dim,), True)
             log = new.add(f"{node.name}_log", row, "log.default", total)
             new.made.append(Node(node.name, "aten.sub.Tensor", (below, log), (), node.outputs))
-            apart[node.name] = source, dim, top, log
+            apart[node.name] = _Apart(source, dim, row.shape, top, log)
         elif known and name == "zeros_like":
-            new.made.append(replace(node, args=(known[0], *node.args[1:])))
-        elif known and name == "gather" and _is_of_rows(node, known[1]):
-            x, _, top, log = known
-            new.made.append(replace(node, name=(one := new.name_like(node.name)), args=(x, *node.args[1:])))
-            below = new.add(f"{node.name}_below", node.outputs[0], "sub.Tensor", Ref(one), top)
-            new.made.append(Node(node.name, "aten.sub.Tensor", (below, log), (), node.outputs))
+            new.made.append(replace(node, args=(known.of, *node.args[1:])))
+        elif known and name == "gather" and _is_of_rows(node, known):
+            new.made.append(replace(node, name=(one := new.name_like(node.name)), args=(known.of, *node.args[1:])))
+            below = new.add(f"{node.name}_below", node.outputs[0], "sub.Tensor", Ref(one), known.top)
+            new.made.append(Node(node.name, "aten.sub.Tensor", (below, known.log), (), node.outputs))
         else:
             new.made.append(node)
     return live(fp, new.made) if apart else fp
@@ -57,7 +67,6 @@ def _is_plain(node: Node, source: Ref, specs: dict[str, TensorSpec]) -> bool:
     return bool(node.outputs[0].shape) and specs[source.name].dtype == node.outputs[0].dtype == "float32"
 
 
-def _is_of_rows(node: Node, dim: int) -> bool:
-    """Return whether a gather takes one element of each row."""
-    spec = node.outputs[0]
-    return given(node, 1, "dim") % len(spec.shape) == dim and spec.shape[dim] == 1
+def _is_of_rows(node: Node, apart: _Apart) -> bool:
+    """Return whether a gather takes one element of each row: an index may have fewer rows."""
+    return given(node, 1, "dim") % len(apart.rows) == apart.dim and node.outputs[0].shape == apart.rows
