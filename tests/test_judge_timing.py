@@ -184,6 +184,34 @@ def test_a_problem_is_compiled_ahead_by_a_child_as_a_judgement_will(
     assert counters["inductor"]["fxgraph_cache_hit"] == 1
 
 
+WRITTEN = (
+    PRODUCT.replace("self, x", "self, x, y").replace("x.T)", "x.T, out=y)").replace("8)]", "8), torch.zeros(8, 8)]")
+)
+
+
+def test_an_input_that_is_written_in_place_is_a_copy_for_torch_compile_too(
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The content is mapped read-only in a worker: a compiled module that wrote to it died, and was blamed for it."""
+    import torch
+
+    from rag_kernels.eval.children.baseline_variants import make
+    from rag_kernels.eval.children.bound_module import BoundModule
+
+    fp = functionalize(problem_from_source("written", WRITTEN), workers=judge.workers)
+    assert fp.written == ("1",)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(judge.cache / "inductor"))
+    content = [torch.rand(8, 8), torch.zeros(8, 8)]
+    bound = BoundModule(fp, torch.device("cpu"), content, seed=0)
+    with torch.no_grad():
+        compiled = make("compile", bound.model, bound.inputs())
+        for _ in range(2):
+            bound.restore()
+            assert not bound.inputs()[1].any()
+            torch.testing.assert_close(compiled(*bound.inputs()), content[0] @ content[0].T)
+    assert not content[1].any()
+
+
 def test_a_worker_that_died_while_others_timed_is_not_torch_compiles_fault() -> None:
     asked: list[str] = []
 

@@ -233,9 +233,8 @@ def _fake_or_real(mode: FakeTensorMode, call: Callable[[], Any], *, may_be_real:
             raise ProblemError(f"A tensor's value is read: {error_line(error)}.") from error
         return call()
     except ProblemError as error:
-        if not may_be_real or "Couldn't swap" not in str(
-            error
-        ):  # PyTorch cannot exchange the parameters of a module for other fake ones
+        swaps = "Couldn't swap" not in str(error)  # else PyTorch cannot exchange parameters for other fake ones
+        if not may_be_real or swaps:
             raise
         return call()
 
