@@ -94,3 +94,4 @@ def test_a_small_batch_is_no_number(tmp_path: Path) -> None:
     assert plan is not None
     other = functional("more", Case(case.body, "torch.randn(11, 20)", "torch.arange(11)"))
     assert worst_ratio(other, numbers.caller(plan, other, tmp_path)) <= numbers.RATIO
+    assert "<= 4096" in plan.candidate.source, "that many things one thread adds up well enough"

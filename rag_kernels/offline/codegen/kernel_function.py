@@ -135,6 +135,7 @@ def batch_loops(function: Function) -> set[ir.Atom]:
 
 
 SHORT = 64  # a reduced loop this short, but for products, is a number in the source: the compiler can unroll it
+FEW = 4096  # things of a batch that was written for at most SHORT: a variance of 30,000 had 130 times PyTorch's error
 
 
 @dataclass(slots=True)
@@ -161,14 +162,15 @@ class Sizes:
         """Declare every size of the function's loops, and collect checks that other shapes satisfy the equations.
 
         Reduced loops of at most `short` steps are numbers in the source, two that are walked as one by their product,
-        but for the batch.
+        but for the batch, of which the kernel serves FEW: one thread may add them up, in the type of the values.
         So are sizes that only follow from what a loop runs along, unless they are to be `free`: a GPU divides by
         numbers more quickly.
         """
         self.free = free
         external, internal = self.equations(function)
         plain = [r for r in function.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
-        numbers = {leaf for r in plain for leaf in short_loops(r, short)} - batch_loops(function)
+        brief, batch = {leaf for r in plain for leaf in short_loops(r, short)}, batch_loops(function)
+        numbers = brief - batch
         for _, group in external:
             for leaf in ir.leaves(group):
                 if leaf.fixed or leaf in numbers:
@@ -191,6 +193,7 @@ class Sizes:
         in_order = sorted(self.known, key=lambda leaf: leaf.serial)
         runs = [(leaf, along) for leaf in in_order for along in (leaf.along, *leaf.also) if along]
         self.checks += dict.fromkeys(check for leaf, along in runs if (check := self._along(leaf, along)))
+        self.checks += [f"{self.names[leaf]} <= {FEW}" for leaf in in_order if leaf in brief & batch]
         bounded = [leaf for leaf in in_order if leaf.most]
         self.checks += [f"{self.names[leaf]} > 0 && {self.names[leaf]} <= {leaf.most}" for leaf in bounded]
 
