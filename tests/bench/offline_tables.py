@@ -138,7 +138,7 @@ def tables(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return ["No rows."]
     lines = [f"{rows[0].get('gpu')}, torch {rows[0].get('torch')}.", "", *counts(rows), "", *by_family(rows), ""]
-    lines += by_memory(rows)
+    lines += [*by_memory(rows), *over_each(rows)]
     causes = Counter((r["level"], r["outcome"], cause(r)) for r in rows if not verified(r))
     lines += ["", "| level | outcome | cause | problems |", "|---|---|---|---:|"]
     lines += [f"| {level} | {outcome} | {why} | {n} |" for (level, outcome, why), n in sorted(causes.items())]
@@ -168,6 +168,16 @@ def by_memory(rows: Sequence[Row]) -> list[str]:
         if found:
             near = statistics.median(map(floor_share, found))
             lines.append(f"{level}: {len(found)} problems that memory bounds, median {100 * near:.0f} % of the floor.")
+    return [*lines, ""]
+
+
+def over_each(rows: Sequence[Row]) -> list[str]:
+    """Speed-ups over each of both baselines, where the tables' own are over the better one."""
+    lines = []
+    for level in sorted({r["level"] for r in rows}):
+        found = [r for r in rows if r["level"] == level and verified(r)]
+        eager, compiled = ([r[side] for r in found if r.get(side)] for side in ("eager", "compile"))
+        lines.append(f"{level}: geomean {geomean(eager):.2f} over eager, {geomean(compiled):.2f} over torch.compile.")
     return [*lines, ""]
 
 

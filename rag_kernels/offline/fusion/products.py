@@ -44,7 +44,7 @@ def is_half(value: ir.Value) -> bool:
     return bool(found) and all(map(sixteen_bits, found))
 
 
-FEWEST_ROWS, FEWEST_COLUMNS, FEWEST_TERMS = 8, 33, 16  # of products that tensor cores take
+FEWEST_ROWS, FEWEST_COLUMNS, FEWEST_TERMS = 8, 33, 16  # of pairs: threads of narrower tiles have nothing to load
 
 
 def shared_factor(sums: list[ir.Value], value: ir.Value) -> tuple[int, int] | None:
