@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -228,11 +229,23 @@ def test_the_command_shows_faults_judges_them_and_goes_on_where_it_was(tmp_path:
     assert (again, len(told)) == (0, 1) and told[0]["mutants"] == last["mutants"]  # nothing was left to do
 
 
+def test_parts_share_the_problems_whatever_their_seeds_and_long_groups_are_cut() -> None:
+    chosen = list(zoo_originals("cuda"))
+    parts = [runner.plan(chosen, seed=seed, each=30, part=(seed, 4)) for seed in (1, 2, 3, 4)]
+    names = [[planned.original.name for group in groups for planned in group] for groups in parts]
+    assert all(names) and sorted(itertools.chain(*names)) == sorted(original.name for original in chosen)
+    for groups in parts:
+        assert all(len({planned.original.problem.source for planned in group}) == 1 for group in groups)
+        assert all(sum(len(planned.mutants) for planned in group[:-1]) < runner.TOGETHER for group in groups)
+
+
 def test_a_folder_without_problems_and_an_unknown_operator_are_told(tmp_path: Path) -> None:
     (tmp_path / "lonely.cpp").write_text(cpp("rowsum"))
     code, told = mutate(tmp_path)
     assert code == 2 and "put NAME.py beside NAME.cpp" in told[0]["error"]
     code, _ = mutate(tmp_path, "--only", "goblins")
+    assert code == 2
+    code, _ = mutate(tmp_path, "--part", "5/4")
     assert code == 2
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rag_kernels.eval.records import Backend
     from rag_kernels.mutation.originals import Original
     from rag_kernels.mutation.records import Row
+    from rag_kernels.mutation.runner import Planned
 
 
 def mutate(
@@ -40,6 +41,9 @@ def mutate(
         float | None, typer.Option("--minutes", min=0, metavar="M", help="Start no more after M minutes.")
     ] = None,
     seed: Seed = 0,
+    part: Annotated[
+        str, typer.Option("--part", metavar="I/N", help="The problems of one of N shares, for as many processes.")
+    ] = "1/1",
     rows: Annotated[
         Path | None,
         typer.Option(
@@ -58,16 +62,22 @@ def mutate(
     from rag_kernels.mutation.mutants import ALL
     from rag_kernels.mutation.records import KILLED, read_rows
     from rag_kernels.mutation.report import is_finite, originals_of, rejected, summary, tables, witnessed
+    from rag_kernels.zoo.parts import read_part
 
     writable_out(rows, (".jsonl",))
     writable_out(report, (".md",))
     if unknown := sorted(set(only or ()) - set(ALL)):
         raise typer.BadParameter(f"There is no operator {unknown[0]!r}; these are: {', '.join(ALL)}.")
+    try:
+        share = read_part(part)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     end_politely()
     known = list(read_rows(rows)) if rows is not None else []
     chosen = originals(folders or [], stock or ("" if folders else "zoo"), device)
     end = time.monotonic() + 60 * minutes if minutes is not None else None
-    for row in tried(chosen, known, device=device, only=only or [], each=each, seed=seed, count=count, end=end):
+    groups = planned(chosen, known, only=only or [], each=each, seed=seed, part=share)
+    for row in tried(groups, known, device=device, seed=seed, count=count, end=end):
         known.append(row)
         if rows is not None:
             with rows.open("a") as file:
@@ -103,22 +113,29 @@ def originals(folders: list[Path], stock: str, device: Backend) -> list[Original
     return list(itertools.chain(*own, *(folder_originals(folder, device) for folder in folders)))
 
 
+def planned(
+    chosen: list[Original], known: list[Row], *, only: list[str], each: int, seed: int, part: tuple[int, int]
+) -> list[list[Planned]]:
+    """Return the originals of a part and the mutants of each, but those that have a row."""
+    from rag_kernels.mutation.runner import plan
+
+    done = frozenset(row.key for row in known)
+    return plan(chosen, seed=seed, each=each, done=done, only=only, part=part)
+
+
 def tried(
-    chosen: list[Original],
+    groups: list[list[Planned]],
     known: list[Row],
     *,
     device: Backend,
-    only: list[str],
-    each: int,
     seed: int,
     count: int | None,
     end: float | None,
 ) -> Iterator[Row]:
-    """Yield a row for each original and mutant that has none yet, until there are enough or the time is up."""
+    """Yield a row for each original and mutant of the groups, until there are enough or the time is up."""
     from rag_kernels.mutation.report import witnessed
-    from rag_kernels.mutation.runner import open_mutation_judge, plan, run
+    from rag_kernels.mutation.runner import open_mutation_judge, run
 
-    groups = plan(chosen, seed=seed, each=each, done=frozenset(row.key for row in known), only=only)
     before = list(known)
 
     def more() -> bool:

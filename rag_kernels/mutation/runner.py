@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 CHILD = "rag_kernels.mutation.witness_child:witness"
 WITNESS_S = 90.0  # for the cases of a problem; each mutant may take some seconds more
 MUTANT_S = 8.0
-TOGETHER = 64  # mutants in one witness process
+TOGETHER = 24  # mutants that are built and witnessed before the first of them is judged, or a few more
 CALL_S = 2.0  # a mutant that does not end should not hold up the others
 RACY = "missing or moved barrier"
 
@@ -78,11 +78,26 @@ def key_of(problem: Problem, source: str) -> str:
 
 
 def plan(
-    originals: Iterable[Original], *, seed: int, each: int, done: frozenset[str] = frozenset(), only: Sequence[str] = ()
+    originals: Iterable[Original],
+    *,
+    seed: int,
+    each: int,
+    done: frozenset[str] = frozenset(),
+    only: Sequence[str] = (),
+    part: tuple[int, int] = (1, 1),
 ) -> list[list[Planned]]:
-    """Draw `each` mutants of every original, by problem, in an order that the seed draws; none that has a row."""
+    """Draw `each` mutants of every original, by problem, in an order that the seed draws; none that has a row.
+
+    Of problems every N-th from the I-th on, whatever the seed, for `part` (I, N). One with many mutants is several
+    groups, one after another.
+    """
     by_problem: dict[str, list[Planned]] = {}
-    for original in originals:
+    chosen = list(originals)
+    number, of = part
+    mine = set(sorted({original.problem.source for original in chosen})[number - 1 :: of])
+    for original in chosen:
+        if original.problem.source not in mine:
+            continue
         source, problem = original.candidate.source, original.problem
         drawn = itertools.islice(mutants(source, seed=f"{seed} {original.name}", only=frozenset(only)), each)
         left = tuple(m for m in drawn if key_of(problem, m.source) not in done)
@@ -91,7 +106,7 @@ def plan(
             by_problem.setdefault(problem.source, []).append(Planned(original, left, itself))
     groups = [by_problem[source] for source in sorted(by_problem)]
     random.Random(seed).shuffle(groups)
-    return groups
+    return [together for group in groups for together in _parts(group)]
 
 
 def open_mutation_judge(backend: Backend, cache: Path | None = None) -> LocalJudge:
@@ -163,25 +178,21 @@ class Preparer:
             log.warning("%s is left out: %s", problem.name, error)
             return Prepared(None)
         prepared = Prepared(fp)
-        for part in _parts(group):
-            self._prepare_part(prepared, part, fp, small, odd)
+        asked, waiting = self._built(prepared, group)
+        self._look(prepared, asked, waiting, {"problem": fp, "small": _other(small, fp), "odd": odd})
         return prepared
 
-    def _prepare_part(
-        self,
-        prepared: Prepared,
-        part: Sequence[Planned],
-        fp: FunctionalProblem,
-        small: FunctionalProblem | None,
-        odd: FunctionalProblem | None,
-    ) -> None:
+    def _built(
+        self, prepared: Prepared, group: Sequence[Planned]
+    ) -> tuple[list[dict[str, Any]], list[tuple[Planned, list[tuple[Row, Mutant]]]]]:
+        """Build originals and mutants; return what to ask of the witness, and whom it is asked for."""
         started = perf_counter()
-        texts = [s for p in part for s in (p.original.candidate.source, *(m.source for m in p.mutants))]
+        texts = [s for p in group for s in (p.original.candidate.source, *(m.source for m in p.mutants))]
         libraries = iter(build([(text, self._backend) for text in texts], tools=self._tools, cache=self._cache))
         build_s = (perf_counter() - started) / len(texts)
         asked: list[dict[str, Any]] = []
         waiting: list[tuple[Planned, list[tuple[Row, Mutant]]]] = []
-        for planned in part:
+        for planned in group:
             own = next(libraries)
             results = [(m, next(libraries)) for m in planned.mutants]
             if not isinstance(own, Built):
@@ -203,7 +214,7 @@ class Preparer:
                 paths.append((str(built.library), mutant.operator == RACY))
             asked.append({"library": str(own.library), "mutants": paths})
             waiting.append((planned, kept))
-        self._look(prepared, asked, waiting, {"problem": fp, "small": _other(small, fp), "odd": odd})
+        return asked, waiting
 
     def _look(
         self,
@@ -236,7 +247,7 @@ class Preparer:
 
 
 def _parts(group: Sequence[Planned]) -> Iterator[list[Planned]]:
-    """Yield the originals of a problem a few together, so that a process does not take long."""
+    """Yield the originals of a problem a few together, so that the judge does not wait long for the first."""
     part: list[Planned] = []
     for planned in group:
         part.append(planned)

@@ -41,7 +41,7 @@ from rag_kernels.mutation.witness_cases import (
 FACTOR = {8: 64.0, 4: 64.0, 2: 4.0}  # by bytes an element: so many times the rounding is no rounding
 BIASED = 1.8  # in 16 bits: RMS error over the original's, of a thousand elements or more
 EVEN = 0.4  # and over this of a unit of rounding, which rounding to nearest makes at least
-LIMIT_S = {"cpu": 3.0, "cuda": 15.0}  # for a case; on a GPU that others use an allocation may wait for seconds
+LIMIT_S = {"cpu": 3.0, "cuda": 5.0}  # for a case; on a GPU that others use an allocation may wait for seconds
 CONTEXT_S = 30.0  # for a GPU's context, where others make theirs
 ALL_CASES = 8  # times that is what all cases may take: who is slow there is not shown to be wrong
 ENDLESS, PATIENCE = "does not end", 5.0  # times as long, the second time
