@@ -44,6 +44,7 @@ TOP = {
         "multi_block_rows.py",
         "products.py",
         "scatter.py",
+        "segments.py",
         "tiled_scans.py",
         "wide_scatter.py",
     ),

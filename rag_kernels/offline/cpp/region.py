@@ -26,7 +26,8 @@ from rag_kernels.offline.cpp import attention as attention_cpp
 from rag_kernels.offline.cpp import contraction as contract_cpp
 from rag_kernels.offline.cpp import order as order_cpp
 from rag_kernels.offline.cpp import scatter as scatter_cpp
-from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
+from rag_kernels.offline.cpp import segments as segments_cpp
+from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion, SegmentRegion
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
@@ -140,6 +141,9 @@ def region_text(region: Region, function: Function, names: Names, parameters: Cp
         case ScatterRegion():
             needs.threads = True
             return scatter_cpp.region_text(region, names, pointers, storage)
+        case SegmentRegion():
+            needs.threads = True
+            return segments_cpp.region_text(region, names, pointers, storage)
         case OrderRegion():
             needs.order = True
             return order_cpp.region_text(region, names, pointers, storage)

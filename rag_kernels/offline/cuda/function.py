@@ -24,8 +24,9 @@ from rag_kernels.offline.cuda.order import order_text
 from rag_kernels.offline.cuda.products import Product, product_of
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda.scatter import scatter_text
+from rag_kernels.offline.cuda.segments import segment_text
 from rag_kernels.offline.cuda.tiled_scans import TiledScans, tiled_scans
-from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
+from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion, SegmentRegion
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir.parameters import c_name
 
@@ -108,6 +109,9 @@ def _launch(
             text, launch = attention_text(name, region, function, sizes, parameters, needs)
         case ScatterRegion():
             text, launch = scatter_text(name, region, function, sizes, parameters)
+        case SegmentRegion():
+            needs.segments = True
+            text, launch = segment_text(name, region, function, sizes, parameters)
         case OrderRegion():
             needs.order = True
             text, launch = order_text(name, region, function, sizes, parameters)

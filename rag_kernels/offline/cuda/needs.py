@@ -31,6 +31,7 @@ class Needs:
     teams: bool = False
     scans: bool = False
     order: bool = False
+    segments: bool = False
     attention: bool = False
     copy_engine: bool = False
     columns: set[int] = field(default_factory=set)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
-from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
+from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion, SegmentRegion
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import strip
@@ -28,6 +28,8 @@ def shared(region: Region) -> Region:
             return ScatterRegion.of(with_values(step, found.root))
         case OrderRegion(ordered=step):
             return OrderRegion.of(with_values(step, found.root))
+        case SegmentRegion(segmented=step):
+            return SegmentRegion.of(with_values(step, found.root))
     return replace(region, stores={buffer: found.root(value) for buffer, value in region.stores.items()})
 
 

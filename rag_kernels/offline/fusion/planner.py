@@ -22,6 +22,7 @@ from rag_kernels.offline.fusion.regions import (
     OwnText,
     Region,
     ScatterRegion,
+    SegmentRegion,
     reads_of,
     reductions_in,
 )
@@ -39,6 +40,7 @@ from rag_kernels.offline.lowering.lower import (
     Lowered,
     Ordered,
     Scattered,
+    Segmented,
     Stored,
     with_values,
 )
@@ -85,7 +87,7 @@ class Planner:
                 self.regions.append(step)
             elif isinstance(step, Attended):
                 self.regions.append(AttentionRegion.of(step))
-            elif isinstance(step, Scattered | Ordered):
+            elif isinstance(step, Scattered | Ordered | Segmented):
                 self.regions.append(self.own_text(step))
             else:
                 reduced = any(isinstance(v, ir.Reduce) for v in ir.walk(step.value))
@@ -118,10 +120,15 @@ class Planner:
         forms = tuple(ir.Form(tuple((leaf, 1) for leaf in group)) for group in stored)
         return ir.Load(value.dims, value.dtype, buffer, stored, forms, value.dtype)
 
-    def own_text(self, step: Scattered | Ordered) -> Region:
+    def own_text(self, step: Scattered | Ordered | Segmented) -> Region:
         """Return the region of a step with a text of its own, after the regions of reductions that it reads."""
         read = with_values(step, lambda value: rewrite(rewrite(value, self.halve), lambda v: self.cut(v, None)))
-        return OrderRegion.of(read) if isinstance(read, Ordered) else ScatterRegion.of(read)
+        match read:
+            case Ordered():
+                return OrderRegion.of(read)
+            case Segmented():
+                return SegmentRegion.of(read)
+        return ScatterRegion.of(read)
 
     def find_whole(self, value: ir.Value) -> None:
         """Record the reductions of a stored value along whose loops it is stored: splitting them reads rows twice."""

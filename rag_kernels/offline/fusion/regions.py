@@ -1,8 +1,8 @@
 """Regions: one region is one loop nest, that is one kernel.
 
 Comes in: values that are stored, by buffer. Goes out: a `Region` with outer loops and reduced loops, which all of its
-reductions share; or one whose text is its own (a scatter, a sort, attention). Knows nothing of languages, and nothing
-of how values are divided among regions (`planner`).
+reductions share; or one whose text is its own (a scatter, a sort, segments, attention). Knows nothing of languages, and
+nothing of how values are divided among regions (`planner`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rag_kernels.offline.lowering.lower import (
     Attended,
     Ordered,
     Scattered,
+    Segmented,
     values_of,
 )
 
@@ -109,6 +110,28 @@ class OrderRegion(OwnText):
             buffer: ir.Op(step.stored, dtype, Operator.READ, (step.value,)) for buffer, dtype in dtypes.items()
         }
         return cls(stores, tuple(dict.fromkeys((*loops_of(step.value), *ir.leaves(step.taken)))), (), ordered=step)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentRegion(OwnText):
+    """Rows that join by segments. It stores a value that names all that is read."""
+
+    segmented: Segmented = field(kw_only=True)
+
+    def check(self, checker: Checker) -> None:
+        """Raise IllFormed when an element or a bound is not well-formed."""
+        checker.check(values_of(self.segmented), "The planner")
+
+    def dims(self, buffer: str) -> tuple[ir.Group, ...]:
+        """Return one group of atoms for each dimension of the buffer."""
+        return self.segmented.dims
+
+    @classmethod
+    def of(cls, step: Segmented) -> SegmentRegion:
+        """Return the region of segments, whose values are pointwise."""
+        read = ir.Op(step.value.dims, step.value.dtype, Operator.READ, values_of(step))
+        loops = (*ir.leaves(step.dims[0]), *loops_of(step.value))
+        return cls({step.buffer: read}, loops, (), segmented=step)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -105,7 +105,27 @@ class Ordered:
         return tuple(self.taken if group == self.over else group for group in self.dims)
 
 
-Step = Stored | Library | Attended | Scattered | Ordered
+@dataclass(frozen=True, slots=True, eq=False)
+class Segmented:
+    """Rows of a value that join by segments, of which each has those from `begin` to before `end`.
+
+    `dims` are the segments, then the value's columns. Rows for which `takes` does not hold are left out. With `mean` a
+    sum is divided by how many join, and a segment without any is `empty`.
+    """
+
+    buffer: str
+    dims: tuple[ir.Group, ...]
+    value: ir.Value
+    rows: ir.Group  # the loop along which the value's rows lie
+    begin: ir.Value
+    end: ir.Value
+    takes: ir.Value | None
+    kind: Kind
+    mean: bool
+    empty: float | int
+
+
+Step = Stored | Library | Attended | Scattered | Ordered | Segmented
 
 
 def made_by(step: Step) -> tuple[str, ...]:
@@ -135,6 +155,9 @@ def with_values(step: S, change: Callable[[ir.Value], ir.Value]) -> S:
         case Scattered():
             places = tuple(change(p) if isinstance(p, ir.Value) else p for p in step.places)
             return replace(step, value=change(step.value), places=places)
+        case Segmented():
+            takes = None if step.takes is None else change(step.takes)
+            return replace(step, value=change(step.value), begin=change(step.begin), end=change(step.end), takes=takes)
         case _:
             return step
 
@@ -146,6 +169,8 @@ def values_of(step: Step) -> tuple[ir.Value, ...]:
             return (step.value,)
         case Scattered():
             return (step.value, *(p for p in step.places if isinstance(p, ir.Value)))
+        case Segmented():
+            return (step.value, step.begin, step.end, *([] if step.takes is None else [step.takes]))
         case Attended():
             return (step.q, step.k, step.v)
         case _:
@@ -514,6 +539,33 @@ class Lowering:
         self.specs[name] = spec
         self.steps.append(Stored(name, base, spec))
         self.steps.append(Scattered(name, base.dims, tuple(places), value, kind))
+        made = ir.load(name, spec.shape, spec.dtype)
+        self.made.add(made)
+        return made
+
+    def segmented(
+        self,
+        value: ir.Value,
+        bounds: tuple[ir.Value, ir.Value],
+        kind: Kind,
+        *,
+        takes: ir.Value | None = None,
+        mean: bool = False,
+        empty: float = 0,
+        storage: str = "",
+    ) -> ir.Load:
+        """Return the rows of a value joined by segments, which begin and end at `bounds`.
+
+        They are stored in the dtype `storage` if one is named.
+        """
+        name = f"segments{len(self.steps)}"
+        while name in self.specs or name in self.env:
+            name += "_"
+        begin, end = self.align(list(bounds))
+        dims = (begin.dims[0], *value.dims[1:])
+        spec = TensorSpec(tuple(map(ir.size_of, dims)), storage or value.dtype)
+        self.specs[name] = spec
+        self.steps.append(Segmented(name, dims, value, value.dims[0], begin, end, takes, kind, mean, empty))
         made = ir.load(name, spec.shape, spec.dtype)
         self.made.add(made)
         return made

@@ -16,14 +16,14 @@ from rag_kernels.eval.records import Node, Ref
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import RANGE, is_float
-from rag_kernels.offline.ir.expressions import Expr, both, cast, equal, floor, mul, quotient, rest, where
+from rag_kernels.offline.ir.expressions import Expr, both, cast, equal, floor, inverse, mul, quotient, rest, where
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import out_dtype
-from rag_kernels.offline.lowering.computed import apart, iota, loop
+from rag_kernels.offline.lowering.computed import apart, at, iota, loop
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.rules_order import sorted_place
 from rag_kernels.offline.lowering.rules_place import indexed, stretched
+from rag_kernels.offline.lowering.rules_shape import slice_value
 
 KINDS = {"sum": Kind.SUM, "add": Kind.SUM, "mean": Kind.SUM, "prod": Kind.PROD, "multiply": Kind.PROD}
 KINDS |= {"amax": Kind.MAX, "max": Kind.MAX, "amin": Kind.MIN, "min": Kind.MIN}
@@ -339,40 +339,29 @@ def segment_reduce(lowering: Lowering, node: Node) -> ir.Value:
     bounds = lowering.value(offsets if offsets is not None else lengths)
     if len(bounds.dims) != 1:
         raise ir.Unfusable("segments of several dimensions")
-    if offsets is None:
-        bounds = lowering.reload(bounds)
-        if bounds.dims[0]:
-            bounds = ir.Scan(bounds.dims, bounds.dtype, Kind.SUM, bounds, ir.leaves(bounds.dims[0])[0])
-    bounds = lowering.reload(lowering.tracked(bounds))
-    if any(len(ir.leaves(group)) > 1 for group in value.dims):
-        value = lowering.reload(value)
-    here = iota(lowering, value.dims[0], len(value.dims) - 1)
-    segment = sorted_place(lowering, bounds, lowering.cast(here, bounds.dtype), right=True)
     if offsets is not None:
-        segment = lowering.op(lambda i: i - 1, segment)
-    segment, value = lowering.align([lowering.reload(segment), value])  # once a row
-    base = lowering.with_dims(
-        ir.Const((), value.dtype, start_of(KINDS[how], value.dtype)), ir.tensor_dims(node.outputs[0].shape)
-    )
-    places: list[ir.Form | ir.Value] = [segment, *(along(group) for group in value.dims[1:])]
-    if how != "mean":
-        return reduced_by(lowering, base, places, value, how)
-    return lowering.op(
-        lambda x, n: x / n, joined(lowering, base, places, value, Kind.SUM), counted(lowering, base, segment)
-    )
+        ends = segment_ends(lowering, bounds)
+    else:
+        length = lowering.reload(bounds) if len(ir.leaves(bounds.dims[0])) > 1 else bounds
+        if length.dims[0]:
+            total = ir.Scan(length.dims, length.dtype, Kind.SUM, length, ir.leaves(length.dims[0])[0])
+            end: ir.Value = lowering.reload(lowering.tracked(total))
+        else:
+            end = length
+        ends = lowering.op(lambda e, n: e - n, end, length), end
+    value = lowering.reload(value) if any(len(ir.leaves(group)) > 1 for group in value.dims) else value
+    empty = math.nan if how == "mean" else start_of(KINDS[how], value.dtype)
+    storage = node.outputs[0].dtype
+    return lowering.segmented(value, ends, KINDS[how], mean=how == "mean", empty=empty, storage=storage)
 
 
-def counted(lowering: Lowering, base: ir.Value, place: ir.Value) -> ir.Value:
-    """Return how many rows go to each row of `base`, with its rank."""
-    rows = lowering.with_dims(place, place.dims[:1])
-    one = lowering.with_dims(ir.Const((), "float32", 1), rows.dims)
-    none = lowering.with_dims(ir.Const((), "float32", 0), loop_of_rows(base))
-    count = lowering.scattered(none, (rows,), one, Kind.SUM)
-    return lowering.with_dims(count, (*count.dims, *[()] * (len(base.dims) - 1)))
-
-
-def loop_of_rows(base: ir.Value) -> tuple[ir.Group, ...]:
-    return (loop(base.shape[0]),)
+def segment_ends(lowering: Lowering, bounds: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Return where segments begin and end, by bounds of which there is one more than segments."""
+    count = bounds.shape[0] - 1
+    if len(ir.leaves(bounds.dims[0])) > 1 or any(isinstance(v, ir.Reduce | ir.Scan) for v in ir.walk(bounds)):
+        bounds = lowering.reload(bounds)
+    begin, end = (slice_value(lowering, bounds, 0, first, count, ends=True) for first in (0, 1))
+    return begin, end
 
 
 def spread(
@@ -427,16 +416,26 @@ def embedding_bag(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
         each = lowering.value(weights)
         each, rows = lowering.align([lowering.with_dims(each, (*each.dims, ())), rows])
         rows = lowering.with_dims(lowering.op(mul, rows, each), rows.dims)
-    here = lowering.cast(iota(lowering, index.dims[0], 1), offsets.dtype)
-    bag = sorted_place(lowering, lowering.reload(offsets), here, right=True)
-    place = lowering.cast(lowering.op(lambda i: i - 1, bag), "int64")
+    takes = None
     if padding is not None and padding >= 0:
-        number = lowering.with_dims(lowering.cast(index, "int64"), (*index.dims, ()))
-        place = lowering.op(lambda i, bag: where(equal(i, padding), -1, bag), number, place)
-    place, rows = lowering.align([lowering.reload(place), rows])  # once a row
-    base = lowering.with_dims(ir.Const((), table.dtype, 0), ir.tensor_dims(node.outputs[0].shape))
-    places = (place, along(rows.dims[1]))
-    if how != "mean":
-        return (reduced_by(lowering, base, places, rows, how, include_self=how == "sum"),)
-    total, count = joined(lowering, base, places, rows, Kind.SUM), counted(lowering, base, place)
-    return (lowering.op(lambda x, n: x / where(n > 1, n, 1), total, count),)
+        number = lowering.with_dims(lowering.cast(index, "int64"), rows.dims[:1])
+        takes = lowering.op(lambda i: inverse(equal(i, padding)), number)
+    ends = bag_ends(lowering, offsets, index.dims[0], node.outputs[0].shape[0])
+    kind, storage = KINDS[how], node.outputs[0].dtype
+    return (lowering.segmented(rows, ends, kind, takes=takes, mean=how == "mean", storage=storage),)
+
+
+def bag_ends(lowering: Lowering, offsets: ir.Value, rows: ir.Group, bags: int) -> tuple[ir.Value, ir.Value]:
+    """Return where bags begin and end: the last one with the rows, unless there is one offset more than bags."""
+    if offsets.shape[0] > bags:
+        return segment_ends(lowering, offsets)
+    offsets = lowering.reload(offsets) if len(ir.leaves(offsets.dims[0])) > 1 else offsets
+    total = lowering.size(rows, offsets.dtype)
+    if not offsets.dims[0]:
+        return offsets, lowering.with_dims(total, offsets.dims)
+    count = lowering.size(offsets.dims[0], "int64")
+    here = iota(lowering, offsets.dims[0])
+    behind = lowering.op(lambda i, n: where(i + 1 < n, i + 1, i), here, count)
+    following = at(lowering, offsets, 0, behind, offsets.dims[0])
+    end = lowering.op(lambda i, n, o, last: where(i + 1 < n, o, last), here, count, following, total)
+    return offsets, end
