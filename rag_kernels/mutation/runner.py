@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 CHILD = "rag_kernels.mutation.witness_child:witness"
 WITNESS_S = 90.0  # for the cases of a problem; each mutant may take some seconds more
 MUTANT_S = 8.0
-TOGETHER = 24  # mutants that are built and witnessed before the first of them is judged, or a few more
+TOGETHER = 16  # mutants that are built and witnessed before the first of them is judged, or a few more
 CALL_S = 2.0  # a mutant that does not end should not hold up the others
 RACY = "missing or moved barrier"
 
@@ -247,13 +247,18 @@ class Preparer:
 
 
 def _parts(group: Sequence[Planned]) -> Iterator[list[Planned]]:
-    """Yield the originals of a problem a few together, so that the judge does not wait long for the first."""
+    """Yield the originals of a problem a few together, so that the judge does not wait long for the first.
+
+    One with many mutants comes several times, with some of them each.
+    """
     part: list[Planned] = []
     for planned in group:
-        part.append(planned)
-        if sum(len(p.mutants) for p in part) >= TOGETHER:
-            yield part
-            part = []
+        for first in range(0, max(1, len(planned.mutants)), TOGETHER):
+            some = planned.mutants[first : first + TOGETHER]
+            part.append(replace(planned, mutants=some, itself=planned.itself and first == 0))
+            if sum(len(p.mutants) for p in part) >= TOGETHER:
+                yield part
+                part = []
     if part:
         yield part
 
