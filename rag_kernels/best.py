@@ -7,7 +7,7 @@ at `optimize`. Knows nothing of terminals.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -20,9 +20,11 @@ from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Problem, ProblemError
 from rag_kernels.eval.told import told
 from rag_kernels.eval.workloads import workloads_of
+from rag_kernels.example_call import Leaves, example_call
 from rag_kernels.export.drop_in import DropIn, Fallback, with_kernel
 from rag_kernels.export.forms.module_file import compiled_of
 from rag_kernels.export.out_file import write_kernel
+from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.export.serving.results import Results, results_of
 from rag_kernels.export.training_step import told as step_told
 from rag_kernels.feedback import explain
@@ -62,6 +64,7 @@ class Best:
     signature: tuple[Any, ...] = ()  # of the module, as it was when the kernel was written
     served: tuple[Served, ...] = ()  # what came of the kernel at each workload, where there are several
     results: Results | None = None  # how the module arranges its results
+    leaves: Leaves | None = None  # of the call, where it has more than tensors
 
     @property
     def speedup(self) -> float | None:
@@ -103,11 +106,16 @@ class Best:
             raise ProblemError(
                 f"{self.problem.name} has other settings than the kernel was written for: optimize again."
             )
-        return with_kernel(copy.copy(self.module), compiled_of(kernel, listed=True), self.results)
+        return with_kernel(copy.copy(self.module), self._compiled(kernel), self.results)
 
     def fits(self, module: torch.nn.Module) -> bool:
         """Return whether a module is of the same class, settings, and shapes of parameters and buffers."""
         return _signature(module) == (self.signature or _signature(self.module))
+
+    def _compiled(self, kernel: Attempt) -> CompiledForward:
+        """Return the kernel for calls that are given as the example's is."""
+        compiled = compiled_of(kernel, listed=True)
+        return compiled.called(self.leaves.tensors, self.leaves.others) if self.leaves else compiled
 
     def _step_told(self) -> str:
         """Return what is told of the kernel of a training step, or why it cannot train."""
@@ -133,9 +141,10 @@ class Best:
 
 def optimize(
     module: torch.nn.Module,
-    example_inputs: Sequence[torch.Tensor] | torch.Tensor,
+    example_inputs: Sequence[Any] | Mapping[str, Any] | torch.Tensor,
+    example_kwargs: Mapping[str, Any] | None = None,
     *,
-    workloads: Sequence[Sequence[torch.Tensor]] = (),
+    workloads: Sequence[Sequence[Any] | Mapping[str, Any]] = (),
     training: bool = False,
     name: str = "",
     writer: Writer | None = None,
@@ -144,11 +153,14 @@ def optimize(
     progress: Callable[[Attempt], object] | None = None,
     **options: Unpack[Keywords],
 ) -> Best:
-    """Write, prove and time kernels for a module as it is called with these tensors; return the best.
+    """Write, prove and time kernels for a module as it is called with these inputs; return the best.
 
-    `workloads` are other calls that the module gets, which differ in sizes alone: the kernel is then the one that
-    serves all of them best. `training` takes a step of training: one kernel for the forward and for the gradients of
-    inputs and of parameters that want one; where some of `example_inputs` require a gradient, of those inputs alone.
+    Inputs are a list as in a call, or a dict of them by name; `example_kwargs` are those that are given by keyword
+    beside a list. They are tensors, in lists, tuples and dicts or not; numbers, strings, truth values and None are
+    constants: a call with others runs the module itself. `workloads` are other calls that the module gets, which differ
+    in sizes alone: the kernel is then the one that serves all of them best. `training` takes a step of training: one
+    kernel for the forward and for the gradients of inputs and of parameters that want one; where some inputs require a
+    gradient, of those inputs alone.
     `progress` is called with each attempt as soon as it is judged. Other keywords are the fields of `Options`.
 
     Raises ProblemError where the module cannot be traced, and OptionError for an option that cannot be used.
@@ -157,12 +169,13 @@ def optimize(
         raise OptionError(f"optimize() takes a module, not {module!r}; generate() takes a problem file.")
     if progress is not None and not callable(progress):
         raise OptionError(f"progress={progress!r} cannot be called: it is a function of an attempt.")
-    example_inputs = _inputs(example_inputs)
+    call, leaves = example_call(module, example_inputs, example_kwargs)
     place, opened = place_of(archive)
     settings = options_of(options, place)
-    problem, signature = _problem(module, example_inputs, workloads, name), _signature(module)
+    others = [example_call(module, one, example_kwargs) for one in workloads]
+    problem, signature = _problem(module, (call, leaves), others, name), _signature(module)
     if training:
-        problem = training_step(problem, fixed=without_gradient(example_inputs))
+        problem = training_step(problem, fixed=without_gradient(call.tensors()))
     sizes = workloads_of(problem)
     attempts = []
     with open_session(settings, writer=writer, judge=judge, archive=opened) as session:
@@ -174,35 +187,33 @@ def optimize(
                     progress(event)
     found = search.found
     assert found is not None
-    results = _results(module, example_inputs)
-    return Best(module, searched_at(problem, sizes), tuple(attempts), found.best, signature, found.served, results)
+    return Best(
+        module,
+        searched_at(problem, sizes),
+        tuple(attempts),
+        found.best,
+        signature,
+        served=found.served,
+        results=_results(module, call),
+        leaves=None if leaves.plain() else leaves,
+    )
 
 
-def _results(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Results | None:
+def _results(module: torch.nn.Module, call: Call) -> Results | None:
     """Return how a module arranges its results; None where that takes data: its first call tells."""
     try:
-        return results_of(module.forward, inputs, {})
+        return results_of(module.forward, call.args, dict(call.kwargs))
     except Exception:  # whatever a module raises without data
         return None
 
 
-def _inputs(given: Sequence[torch.Tensor] | torch.Tensor) -> Sequence[torch.Tensor]:
-    """Return the arguments of a call; a tensor alone is a call of one. Raises OptionError for what is neither."""
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return given
-    if not hasattr(given, "dim"):
-        raise OptionError(f"example_inputs={given!r} is no call: give the tensors that the module takes, in a list.")
-    return (given,)
-
-
 def _problem(
-    module: torch.nn.Module, inputs: Sequence[torch.Tensor], workloads: Sequence[Sequence[torch.Tensor]], name: str
+    module: torch.nn.Module, first: tuple[Call, Leaves], others: Sequence[tuple[Call, Leaves]], name: str
 ) -> Problem:
-    if not workloads:
-        return problem_of_module(module, inputs, name)
-    calls = [Call(tuple(tensors), {}) for tensors in (inputs, *workloads)]
-    name = name or name_of(module)
-    made = problem_of_calls(module, calls, name)
+    (call, leaves), name = first, name or name_of(module)
+    if not others and leaves.plain() and not call.kwargs and len(call.args) == len(leaves.tensors):
+        return problem_of_module(module, call.args, name)
+    made = problem_of_calls(module, [call, *(one for one, _ in others)], name)
     if made.notes:
         raise ProblemError(f"{name} cannot serve all workloads by one kernel: {'; '.join(made.notes)}.")
     return problem_from_source(name, made.source)
@@ -214,7 +225,7 @@ def apply(model: torch.nn.Module, kernels: Iterable[Best]) -> list[str]:
     Returns the names of the submodules that run one now. They keep their parameters, hooks, names and base class; a
     call that a kernel does not serve runs the module itself, and `apply.report(model)` counts both.
     """
-    found = [(best, compiled_of(best._kernel(), listed=True)) for best in kernels if best.attempt is not None]
+    found = [(best, best._compiled(best._kernel())) for best in kernels if best.attempt is not None]
     replaced: list[str] = []
     for name, module in list(model.named_modules()):
         best, compiled = next(((best, compiled) for best, compiled in found if best.fits(module)), (None, None))

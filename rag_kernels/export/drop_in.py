@@ -243,7 +243,9 @@ class DropIn(nn.Module):
         parameters, given = guarded_inputs(lines, forward, self, args, kwargs, served.leaves)
         values["_looks"].guarded(lines)
         for i, leaf in enumerate(given):
-            if i not in served.taken:
+            if i in served.others:
+                lines.same(leaf, served.others[i].value)
+            elif i not in served.taken:
                 lines.refuse(f"{leaf} is not None")
         names = [
             given[int(a.path)] if a.role in ("input", "scalar") else lines.let(read(lines, self, a.path))
@@ -333,7 +335,7 @@ def with_kernel(module: nn.Module, compiled: CompiledForward, results: Results |
     Its parameters, hooks, names and class relations stay: it becomes of a class of its own below its class. `results`
     is how it arranges its results, which its first call tells otherwise.
     """
-    kind = _kind(type(module), compiled)
+    kind = _kind(getattr(module, "MADE_OF", None) or type(module), compiled)
     kind.RESULTS = results
     module.__class__ = kind
     assert isinstance(module, DropIn)

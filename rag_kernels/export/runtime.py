@@ -9,15 +9,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rag_kernels.export.serving.built import forward_of
-from rag_kernels.export.serving.changed import targets, unlike
+from rag_kernels.export.serving.changed import INPUT, targets, unlike
 from rag_kernels.export.serving.guard import Lines
 from rag_kernels.export.serving.launch import KernelRefused, Launch, refused
-from rag_kernels.export.serving.served import NONE, Argument, Output, Reason, Served, Sizes, name_of, placed
+from rag_kernels.export.serving.served import NONE, Argument, Other, Output, Reason, Served, Sizes, name_of, placed
 from rag_kernels.export.serving.torch_operator import Backward, operator_of
 
 if TYPE_CHECKING:
@@ -45,12 +45,26 @@ class CompiledForward:
     not_written: tuple[str, ...] = ()  # what the module's own forward changes in place, and the kernel does not
     backward: Backward | None = None  # a kernel for the gradients; without one they are the functional form's
     only: Sequence[dict[str, int]] = ()  # what the free sizes may be together; empty: anything
+    others: Sequence[tuple[int, str, Any]] = ()  # as `served.Other`: what a call has beside its tensors
 
     @cached_property
     def served(self) -> Served:
         """The calls that it serves."""
         arguments = [Argument(*argument) for argument in self.arguments]
-        return Served(arguments, [Output(*output) for output in self.outputs], self.backend, self.only)
+        outputs, others = [Output(*output) for output in self.outputs], [Other(*other) for other in self.others]
+        return Served(arguments, outputs, self.backend, self.only, others)
+
+    def called(self, places: Sequence[int], others: Sequence[tuple[int, str, Any]]) -> CompiledForward:
+        """Return it for calls whose tensors are these leaves, in their order, beside `others`, which stay."""
+        arguments = [
+            (role, str(places[int(path)]) if role in ("input", "scalar") else path, *rest)
+            for role, path, *rest in self.arguments
+        ]
+        changed = [
+            f"{INPUT}{places[int(name.removeprefix(INPUT))]}" if name.startswith(INPUT) else name
+            for name in self.not_written
+        ]
+        return replace(self, arguments=arguments, not_written=tuple(changed), others=tuple(others))
 
     @property
     def state_paths(self) -> list[str]:

@@ -44,6 +44,13 @@ class Lines:
         told = self.name(value)
         self.refuse(f"({self.now} := {read}) is not {told} and not {self.now} == {told}")
 
+    def same(self, read: str, value: Any) -> None:
+        """Say no where what is read is not of this value and type."""
+        told = self.name(value)
+        self.refuse(
+            f"{read} is not {told} and ({self.type}({read}) is not {self.name(type(value))} or {read} != {told})"
+        )
+
     def let(self, read: str) -> str:
         """Return the name of what is read here."""
         told = f"{self.prefix}v{len(self.lines)}"

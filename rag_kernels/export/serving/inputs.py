@@ -24,14 +24,14 @@ class Input(NamedTuple):
 
     name: str
     default: Any  # `inspect.Parameter.empty` where it has none
-    named: bool  # not one of `*args` or `**kwargs`
+    stars: str = ""  # of `*args` and `**kwargs`
 
 
 def inputs_of(forward: Callable[..., Any]) -> tuple[Input, ...]:
     """Return the inputs of a forward in their order, without the module."""
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     found = list(inspect.signature(forward).parameters.values())[1:]
-    return tuple(Input(one.name, one.default, one.kind not in several) for one in found)
+    return tuple(Input(one.name, one.default, stars.get(one.kind, "")) for one in found)
 
 
 def leaves_traced(
@@ -42,18 +42,26 @@ def leaves_traced(
         return pytree.tree_leaves(tuple(args)), ""
     given: list[Any] = []
     for i, one in enumerate(inputs):
-        if not one.named:
-            if kwargs:
-                return [], "inputs are given by keyword to a forward that takes any."
-            return pytree.tree_leaves(tuple(args)), ""
-        value = args[i] if i < len(args) else kwargs.get(one.name, one.default)
+        value = _given(inputs, i, args, kwargs)
         if value is inspect.Parameter.empty:
             return [], f"{one.name} is not given."
         if len(given) < leaves:
             given += pytree.tree_leaves(value)
-        elif not _alike(value, one.default):
+        elif len(value) if one.stars else not _alike(value, one.default):
             return [], f"{one.name} is given, which was not when it was verified."
     return given, ""
+
+
+def _given(inputs: Sequence[Input], i: int, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Return what a call has for an input; any keywords in order of name, as `_bound` has them."""
+    stars = [one.stars for one in inputs[: i + 1]]
+    if stars[-1] == "**":
+        names = [one.name for one in inputs]
+        return {name: kwargs[name] for name in sorted(kwargs) if name not in names}
+    if stars[-1] == "*":
+        return tuple(args[i:])
+    by_place = i < len(args) and "*" not in stars
+    return args[i] if by_place else kwargs.get(inputs[i].name, inputs[i].default)
 
 
 def _alike(value: Any, default: Any) -> bool:
@@ -108,8 +116,12 @@ def guarded_inputs(
 
 
 def _bound(signature: inspect.Signature, module: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments by name in the forward's order; those that it takes any of by keyword in order of name."""
     bound = signature.bind(module, *args, **kwargs)
     bound.apply_defaults()
+    for one in signature.parameters.values():
+        if one.kind is one.VAR_KEYWORD:
+            bound.arguments[one.name] = dict(sorted(bound.arguments[one.name].items()))
     return dict(list(bound.arguments.items())[1:])
 
 

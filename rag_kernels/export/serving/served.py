@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Size = int | str  # a number that stays, or a free size: "N", "2*N"; of an output "2*N-1" and "(N+1)//2" too
 Shape = tuple[Size, ...]
 Sizes = tuple[int, ...]
+PLAIN = (bool, int, float, str, type(None))  # values of which a sentence tells what they are
 ALIGNED_BYTES = 64  # as PyTorch allocates on the CPU; more on a GPU
 MANY = 3  # tensors, from which on torch's own check of all of them is quicker than a question at a time
 MOST_ELEMENTS = 2**31 - 1  # beyond it an index of 32 bits, which no judged size needed more than, would wrap around
@@ -47,6 +48,14 @@ class Argument(NamedTuple):
     free: Shape = ()  # the shape with its free sizes; empty where it is the verified one alone
 
 
+class Other(NamedTuple):
+    """A leaf of the verified call that is no tensor: the module was traced with this value, so that it stays."""
+
+    leaf: int
+    name: str  # of forward's argument
+    value: Any
+
+
 class Output(NamedTuple):
     """One output: its verified shape, its type, and its shape by the free sizes of the arguments."""
 
@@ -64,15 +73,17 @@ class Served:
         outputs: Sequence[Output],
         backend: str,
         only: Sequence[dict[str, int]] = (),
+        others: Sequence[Other] = (),
     ) -> None:
         import torch
 
         self.only = list(only)  # what the named sizes may be together; empty: anything
+        self.others = {other.leaf: other for other in others}
 
         self.arguments, self.outputs, self.backend = list(arguments), list(outputs), backend
         taken = [int(a.path) if a.role in ("input", "scalar") else -1 for a in arguments]
         self.taken = frozenset(taken) - {-1}
-        self.leaves = max(self.taken, default=-1) + 1
+        self.leaves = max(self.taken | self.others.keys(), default=-1) + 1
         self.places = [
             (None, place) if place >= 0 else (attrgetter_of(a.path), -1)
             for a, place in zip(arguments, taken, strict=True)
@@ -109,7 +120,11 @@ class Served:
 
     def other_inputs(self, leaves: Sequence[Any]) -> Reason | None:
         """Return how many inputs there are, or which was None, where that is not as it was verified."""
-        extra = [i for i, leaf in enumerate(leaves) if leaf is not None and i not in self.taken]
+        for i, other in self.others.items():
+            if i < len(leaves) and not (type(leaves[i]) is type(other.value) and leaves[i] == other.value):
+                now = repr(leaves[i]) if isinstance(leaves[i], PLAIN) else f"a {type(leaves[i]).__name__}"
+                return Reason(other.name, f"{other.name} is {now}, and was {other.value!r} when it was verified.")
+        extra = [i for i, x in enumerate(leaves) if x is not None and i not in self.taken and i not in self.others]
         if extra and extra[0] < self.leaves:
             return Reason(str(extra[0]), f"input {extra[0]} was None when it was verified.")
         if extra or len(leaves) < self.leaves:
