@@ -25,6 +25,24 @@ typedef signed char int8_t; typedef short int16_t; typedef int int32_t; typedef 
 typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef unsigned uint32_t; typedef unsigned long long uint64_t;
 #endif
 
+#ifdef __CUDA_FP8_TYPES_EXIST__
+namespace rk {
+// Roundings as PyTorch 2.13 has them: cuda_fp8.h's own make 57344 of what is infinite in e5m2, and drop a NaN's sign.
+__host__ __device__ inline __nv_fp8_e4m3 to_e4m3(float v) {
+  __nv_fp8_e4m3 q;
+  q.__x = __nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3);
+  if (v != v) q.__x = signbit(v) ? 0xff : 0x7f;
+  return q;
+}
+__host__ __device__ inline __nv_fp8_e5m2 to_e5m2(float v) {
+  __nv_fp8_e5m2 q;
+  q.__x = __nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E5M2);
+  if (!(fabsf(v) < 61440.0f)) q.__x = (signbit(v) ? 0x80 : 0) | (v != v ? 0x7f : 0x7c);
+  return q;
+}
+}  // namespace rk
+#endif
+
 #if RK_HOST
 #include <tvm/ffi/c_api.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -64,16 +82,61 @@ struct f16 {
   }
 };
 
+// Eight bits as PyTorch 2.13 rounds to them: past its range an e4m3 is 448 (it has no infinity), an e5m2 infinite. CUDA
+// sources include cuda_fp8.h and use __nv_fp8_e4m3 and __nv_fp8_e5m2.
+struct e4m3 {
+  uint8_t bits;
+  operator float() const {
+    const uint32_t rest = uint32_t(bits & 0x7f) << 20;  // exponent and fraction where a float has them
+    const float tiny = bits_as<float>(rest + 0x3c800000) - 0x1p-6f, normal = bits_as<float>(rest + 0x3c000000);
+    const uint32_t finite = bits_as<uint32_t>(rest < 0x00800000 ? tiny : normal);
+    return bits_as<float>((uint32_t(bits & 0x80) << 24) | (rest == 0x07f00000 ? 0x7fc00000 : finite));
+  }
+  e4m3& operator=(float v) {
+    const uint32_t u = bits_as<uint32_t>(v), a = u & 0x7fffffff;
+    const uint32_t normal = (a + 0x7ffff + ((a >> 20) & 1) - 0x3c000000) >> 20;
+    const uint32_t tiny = bits_as<uint32_t>(bits_as<float>(a) + 16384.0f) - 0x46800000;  // in steps of 2^-9
+    const uint32_t finite = a < 0x3c800000 ? tiny : normal < 0x7e ? normal : 0x7e;
+    bits = uint8_t(((u >> 24) & 0x80) | (a > 0x7f800000 ? 0x7f : finite));
+    return *this;
+  }
+};
+struct e5m2 {
+  uint8_t bits;
+  operator float() const {
+    const uint32_t rest = uint32_t(bits & 0x7f) << 21;
+    const float tiny = bits_as<float>(rest + 0x38800000) - 0x1p-14f, normal = bits_as<float>(rest + 0x38000000);
+    const uint32_t finite = bits_as<uint32_t>(rest < 0x00800000 ? tiny : normal);
+    return bits_as<float>((uint32_t(bits & 0x80) << 24) | (rest >= 0x0f800000 ? rest | 0x7f800000 : finite));
+  }
+  e5m2& operator=(float v) {
+    const uint32_t u = bits_as<uint32_t>(v), a = u & 0x7fffffff;
+    const uint32_t normal = (a + 0xfffff + ((a >> 21) & 1) - 0x38000000) >> 21;
+    const uint32_t tiny = bits_as<uint32_t>(bits_as<float>(a) + 128.0f) - 0x43000000;  // in steps of 2^-16
+    const uint32_t finite = a < 0x38800000 ? tiny : normal < 0x7c ? normal : 0x7c;
+    bits = uint8_t(((u >> 24) & 0x80) | (a > 0x7f800000 ? 0x7f : finite));
+    return *this;
+  }
+};
+#ifndef __CUDA_FP8_TYPES_EXIST__
+inline e4m3 to_e4m3(float v) { e4m3 q; q = v; return q; }
+inline e5m2 to_e5m2(float v) { e5m2 q; q = v; return q; }
+#endif
+
 template <class T> struct DType;
 #define RK_DTYPE(T, CODE, BITS) template <> struct DType<T> { static constexpr int code = CODE, bits = BITS; }
 RK_DTYPE(float, kDLFloat, 32); RK_DTYPE(double, kDLFloat, 64); RK_DTYPE(f16, kDLFloat, 16); RK_DTYPE(bf16, kDLBfloat, 16);
 RK_DTYPE(int64_t, kDLInt, 64); RK_DTYPE(int32_t, kDLInt, 32); RK_DTYPE(int16_t, kDLInt, 16); RK_DTYPE(int8_t, kDLInt, 8);
 RK_DTYPE(uint8_t, kDLUInt, 8); RK_DTYPE(bool, kDLBool, 8);
+RK_DTYPE(e4m3, kDLFloat8_e4m3fn, 8); RK_DTYPE(e5m2, kDLFloat8_e5m2, 8);
 #ifdef __CUDA_FP16_TYPES_EXIST__
 RK_DTYPE(__half, kDLFloat, 16);
 #endif
 #ifdef __CUDA_BF16_TYPES_EXIST__
 RK_DTYPE(__nv_bfloat16, kDLBfloat, 16);
+#endif
+#ifdef __CUDA_FP8_TYPES_EXIST__
+RK_DTYPE(__nv_fp8_e4m3, kDLFloat8_e4m3fn, 8); RK_DTYPE(__nv_fp8_e5m2, kDLFloat8_e5m2, 8);
 #endif
 template <class T> struct DType<const T> : DType<T> {};
 
