@@ -71,6 +71,24 @@ CASES = {
         NONE,
     ),
     "median": ("return torch.median(x, -1)", "torch.randn(8192, 1023)", NONE, "torch.randn(33, 100)", NONE),
+    "median of one": ("return x.median()", "torch.randn(1 << 20)", NONE, "torch.randn(100001)", NONE),
+    "quantile": ("return x.quantile(0.9, -1)", "torch.randn(8192, 1023)", NONE, "torch.randn(33, 100)", NONE),
+    "kthvalue of rows": ("return x.kthvalue(99, -1)", "torch.randn(256, 16384)", NONE, "torch.randn(3, 20001)", NONE),
+    "sort rows of 100": ("return torch.sort(x, -1)", "torch.randn(65536, 100)", NONE, "torch.randn(77, 99)", NONE),
+    "top 1000 of a vocabulary": (
+        "return torch.topk(x, 1000)",
+        "torch.randn(64, 128256)",
+        NONE,
+        "torch.randint(0, 999, (3, 50257)).float()",
+        NONE,
+    ),
+    "top 50, uniform": (
+        "return torch.topk(x, 50)",
+        "torch.rand(64, 128256)",
+        NONE,
+        "torch.rand(3, 50257)",
+        NONE,
+    ),
     "scatter_add": (
         "return x.new_zeros(x.shape[0], 512).scatter_add(1, y, x)",
         "torch.randn(4096, 2048)",
@@ -119,6 +137,21 @@ CASES = {
         NONE,
         "torch.randn(200000, 40)",
         NONE,
+    ),
+    "sums of bags, bfloat16": (
+        "return F.embedding_bag(y, x, torch.arange(0, 200000, 20, device=x.device), mode='sum')",
+        "torch.randn(100000, 128).bfloat16()",
+        "torch.randint(0, 100000, (200000,))",
+        "torch.randn(1000, 128).bfloat16()",
+        "torch.randint(0, 1000, (200000,))",
+    ),
+    "skewed segments": (  # many empty ones, some of a thousand rows, and one of half of all
+        "o = torch.cat([y[:1] * 0, y**64 / 2, y[:1] * 0 + 1]) * 200000;"
+        "return torch.segment_reduce(x, 'sum', offsets=o.long())",
+        "torch.randn(200000, 128)",
+        "torch.rand(10000).sort()[0]",
+        "torch.randn(200000, 40)",
+        "torch.rand(100).sort()[0]",
     ),
     "histogram": ("return torch.histc(x, 100, -3, 3)", "torch.randn(1 << 22)", NONE, "torch.randn(99999)", NONE),
     "searchsorted": (

@@ -19,7 +19,7 @@ from rag_kernels.offline.ir import values as ir
 HEAD = (
     "#include <cstring>\n#include <omp.h>\n\n#define RK_INLINE inline\n"
     + KEYS
-    + """inline uint64_t key_of(uint64_t p) { return p >> 32; }
+    + """inline uint32_t key_of(uint64_t p) { return uint32_t(p >> 32); }
 inline uint64_t key_of(const Wide& p) { return p.key; }
 
 // Sorts `n` elements that stand in the order of their places; `other` has as much room.
@@ -154,6 +154,31 @@ void run(int64_t lanes, int64_t n, int64_t wanted, Key key, Put put) {
     }
   }
 }
+
+// The elements of `count` ranks of each lane; with `nans` the first NaN of a lane that has any.
+template <class P, class Key, class Put>
+void pick(int64_t lanes, int64_t n, const int64_t* ranks, int64_t count, bool nans, Key key, Put put) {
+  RK_CHECK(n < (int64_t(1) << 32), "this kernel orders fewer than 2^32 elements of a lane");
+  for (int64_t r = 0; r < count; ++r)
+    RK_CHECK(ranks[r] >= 0 && ranks[r] < n, "this kernel is asked for an element beyond a lane");
+#pragma omp parallel if (lanes * n >= 4096)
+  {
+    std::unique_ptr<P[]> at(new P[n]);
+#pragma omp for schedule(static)
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      for (int64_t i = 0; i < n; ++i) at[i] = placed(key(lane, i), uint32_t(i));
+      int64_t many = 0, from = 0;
+      for (int64_t i = 0; nans && i < n; ++i) many += !(key_of(at[i]) + 1);
+      for (int64_t r = 0; r < count; ++r) {
+        const int64_t rank = many ? n - many : ranks[r];
+        const int64_t begin = rank < from ? 0 : from;  // of what is behind the rank before
+        std::nth_element(at.get() + begin, at.get() + rank, at.get() + n);
+        from = rank;
+        put(lane, r, place_of(at[rank]));
+      }
+    }
+  }
+}
 }  // namespace order
 """
 )
@@ -171,6 +196,19 @@ def region_text(region: OrderRegion, names: Names, pointers: dict[str, str], sto
     ctype = CTYPES[ordered.value.dtype]
     down = str(ordered.descending).lower()
     offset = nest.offset(nest.stores[ordered.places]) or "0"
+    pair, size = pair_of(ordered.value.dtype), names.product(ordered.over)
+    ranks = Scope()
+    wanted = [printer.emit(rank, ranks) for rank in ordered.ranks]
+    if ordered.ranks:
+        nans = str(ordered.nans).lower()
+        sorts = [
+            *ranks.lines,
+            f"const int64_t ranks[] = {{{', '.join(wanted)}}};",
+            f"order::pick<{pair}>({names.product(tuple(lanes))}, {size}, ranks, {len(wanted)}, {nans}, key, put);",
+        ]
+    else:
+        kept = names.product(ordered.taken)
+        sorts = [f"order::run<{pair}>({names.product(tuple(lanes))}, {size}, {kept}, key, put);"]
     return [
         f"// {ordered.elements}: {names.product(tuple(lanes))} lanes of {names.product(ordered.over)} in order",
         "{",
@@ -184,7 +222,6 @@ def region_text(region: OrderRegion, names: Names, pointers: dict[str, str], sto
         f"    {pointers[ordered.elements]}[at] = element(lane, from);",
         f"    {pointers[ordered.places]}[at] = from;",
         "  };",
-        f"  order::run<{pair_of(ordered.value.dtype)}>({names.product(tuple(lanes))}, "
-        f"{names.product(ordered.over)}, {names.product(ordered.taken)}, key, put);",
+        *indent(sorts),
         "}",
     ]

@@ -12,7 +12,7 @@ from rag_kernels.offline.cuda.block_text import linked
 from rag_kernels.offline.cuda.gemm import few_rows_text, tensor_core_text, text, wgmma_text, window_text
 from rag_kernels.offline.cuda.multi_block_rows_text import COPIES, EXCHANGE, MULTI_BLOCK_HEAD
 from rag_kernels.offline.cuda.needs import Needs
-from rag_kernels.offline.cuda.order import HEAD as ORDER
+from rag_kernels.offline.cuda.order_text import order_head
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.cuda.segments import HEAD as SEGMENTS
 from rag_kernels.offline.cuda.tiled_scans import HEAD as SCANS
@@ -38,7 +38,7 @@ def parts_of(needs: Needs) -> str:
     shared += EXCHANGE if needs.teams or needs.scans else ""
     shared += (SCANS if needs.scans else "") + (MULTI_BLOCK_HEAD if needs.teams else "")
     attention = INSTRUCTIONS + ATTENTION if needs.attention else ""
-    return products(needs) + shared + attention + (ORDER if needs.order else "") + (SEGMENTS if needs.segments else "")
+    return products(needs) + shared + attention + order_head(needs.order) + (SEGMENTS if needs.segments else "")
 
 
 def products(needs: Needs) -> str:

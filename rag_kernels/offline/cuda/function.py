@@ -113,8 +113,7 @@ def _launch(
             needs.segments = True
             text, launch = segment_text(name, region, function, sizes, parameters)
         case OrderRegion():
-            needs.order = True
-            text, launch = order_text(name, region, function, sizes, parameters)
+            text, launch = order_text(name, region, function, sizes, parameters, needs)
         case _:
             return _nest_launch(name, region, function, sizes, parameters, needs, kernels)
     kernels.add(text)

@@ -22,7 +22,7 @@ class Needs:
     `splits` is of products on plain cores whose depth is split. `copy_engine` is of kernels that it feeds, with a
     warpgroup's products of so many `columns`; `copies` is of those whose factors may be copied for it, `windows` of
     those that read through a window; `passes` are the number formats of tensor-core products in one pass, `few` those
-    of products of few rows.
+    of products of few rows; `order` has the functions that sorts call.
     """
 
     tiles: bool = False
@@ -30,7 +30,7 @@ class Needs:
     tensor_cores: bool = False
     teams: bool = False
     scans: bool = False
-    order: bool = False
+    order: set[str] = field(default_factory=set)
     segments: bool = False
     attention: bool = False
     copy_engine: bool = False

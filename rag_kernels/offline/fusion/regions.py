@@ -107,7 +107,7 @@ class OrderRegion(OwnText):
         """Return the region of a sort, whose value is pointwise."""
         dtypes = {step.elements: step.value.dtype, step.places: "int64"}
         stores: dict[str, ir.Value] = {
-            buffer: ir.Op(step.stored, dtype, Operator.READ, (step.value,)) for buffer, dtype in dtypes.items()
+            buffer: ir.Op(step.stored, dtype, Operator.READ, values_of(step)) for buffer, dtype in dtypes.items()
         }
         return cls(stores, tuple(dict.fromkeys((*loops_of(step.value), *ir.leaves(step.taken)))), (), ordered=step)
 

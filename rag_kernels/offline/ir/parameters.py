@@ -53,7 +53,7 @@ GENERATED_NAMES = re.compile(
     r"begin_\w+|[qkv]_(?:at|empty|full)|[mor]|arrivals|asked|fitting|four|free|give|head|heads|it|joined|keep|keys|kk|"
     r"leader|leading|major|map_\w+|mask|mine_of|minor|most_blocks|outside|parity|phase|qs|qw|shrink|softmax|split|splits|st|"
     r"tiles_of_keys|times|together|total|until|wanted|wide|pitch|reads|sizes|strides|extreme|"
-    r"begins|counted|ends|exists|is_long|long_ones|many|mine_now|owner|past|segment|segments|shape|tail|turn|walk|walker|"
+    r"begins|bits|board|counted|fill|gathered|it|longest|nans|of_lane|ends|exists|is_long|long_ones|many|mine_now|owner|past|segment|segments|shape|tail|turn|walk|walker|"
     r"walkers|known|back|there|split_depth|pixel|image|padded|above|below|channels|encode|pixels|swizzle|extents|images"
 )
 KEYWORDS = frozenset(

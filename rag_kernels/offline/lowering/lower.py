@@ -88,7 +88,9 @@ class Scattered:
 class Ordered:
     """A value sorted along the loops `over`: the first elements of each lane, and where they stood in it.
 
-    Equal elements keep their order; NaN is greater than every number. `taken` are the loops over what is kept.
+    Equal elements keep their order; NaN is greater than every number. `taken` are the loops over what is kept. With
+    `ranks` that are the elements of these ranks, computed of sizes and numbers, and no others; where `nans` is true and
+    a lane has any NaN, the first of these instead.
     """
 
     elements: str  # buffer, and below that of indices
@@ -98,10 +100,14 @@ class Ordered:
     over: ir.Group
     taken: ir.Group
     descending: bool
+    ranks: tuple[ir.Value, ...] = ()
+    nans: bool = False
 
     @property
     def stored(self) -> tuple[ir.Group, ...]:
-        """Return the dimensions of both buffers."""
+        """Return the dimensions of both buffers: of one rank there is no dimension."""
+        if self.ranks and not self.taken:
+            return tuple(group for group in self.dims if group != self.over)
         return tuple(self.taken if group == self.over else group for group in self.dims)
 
 
@@ -150,8 +156,10 @@ FEW_AGAIN, MANY_AGAIN = 6, 32  # expressions that are computed wherever they are
 def with_values(step: S, change: Callable[[ir.Value], ir.Value]) -> S:
     """Return the step with the values that it computes replaced; attention and library calls compute none."""
     match step:
-        case Stored() | Ordered():
+        case Stored():
             return replace(step, value=change(step.value))
+        case Ordered():
+            return replace(step, value=change(step.value), ranks=tuple(map(change, step.ranks)))
         case Scattered():
             places = tuple(change(p) if isinstance(p, ir.Value) else p for p in step.places)
             return replace(step, value=change(step.value), places=places)
@@ -165,8 +173,10 @@ def with_values(step: S, change: Callable[[ir.Value], ir.Value]) -> S:
 def values_of(step: Step) -> tuple[ir.Value, ...]:
     """Return the values that a step computes or reads."""
     match step:
-        case Stored() | Ordered():
+        case Stored():
             return (step.value,)
+        case Ordered():
+            return (step.value, *step.ranks)
         case Scattered():
             return (step.value, *(p for p in step.places if isinstance(p, ir.Value)))
         case Segmented():
@@ -577,17 +587,24 @@ class Lowering:
 
         Elements are stored in the dtype `storage` if one is named.
         """
-        storage = storage or value.dtype
-        dim %= max(1, len(value.dims))
         over = value.dims[dim] if value.dims else ()
         taken = over if count is None else (ir.Atom(count, fixed=True),)
+        return self._in_order(Ordered("", "", value.dims, value, over, taken, descending), storage)
+
+    def ranked(self, value: ir.Value, dim: int, ranks: Sequence[ir.Value], *, nans: bool) -> tuple[ir.Load, ir.Load]:
+        """Return the elements of some ranks in place of a dimension, and their indices; of one without that."""
+        over, taken = value.dims[dim], (ir.Atom(len(ranks), fixed=True),) if len(ranks) > 1 else ()
+        return self._in_order(Ordered("", "", value.dims, value, over, taken, False, tuple(ranks), nans), value.dtype)
+
+    def _in_order(self, step: Ordered, storage: str) -> tuple[ir.Load, ir.Load]:
+        """Add a step that makes two buffers, and return loads of them."""
+        storage = storage or step.value.dtype
         names = [f"{what}{len(self.steps)}" for what in ("ordered", "order")]
         while any(name in self.specs or name in self.env for name in names):
             names = [name + "_" for name in names]
-        stored = (*value.dims[:dim], taken, *value.dims[dim + 1 :]) if value.dims else ()
-        shape = tuple(map(ir.size_of, stored))
+        shape = tuple(map(ir.size_of, step.stored))
         self.specs |= {names[0]: TensorSpec(shape, storage), names[1]: TensorSpec(shape, "int64")}
-        self.steps.append(Ordered(names[0], names[1], value.dims, value, over, taken, descending))
+        self.steps.append(replace(step, elements=names[0], places=names[1]))
         found = ir.load(names[0], shape, storage), ir.load(names[1], shape, "int64")
         self.made.update(found)
         return found

@@ -7,18 +7,17 @@ reason. A sort is a step of its own (`lower.Ordered`); a place in a sorted row i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rag_kernels.eval.records import Node, Ref
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import is_float
-from rag_kernels.offline.ir.expressions import Expr, both, ceil, floor, inverse, is_nan, quotient, where
-from rag_kernels.offline.ir.reductions import Kind
+from rag_kernels.offline.ir.expressions import Expr, both, ceil, floor, inverse, quotient, where
 from rag_kernels.offline.lowering.arguments import out_dtype
-from rag_kernels.offline.lowering.computed import apart, at
+from rag_kernels.offline.lowering.computed import apart, loop
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_norm import gather_along
-from rag_kernels.offline.lowering.rules_reduce import extreme_index
 from rag_kernels.offline.lowering.rules_shape import slice_value
 
 LARGER = 3  # doublings of a sorted row that its comparisons serve as well
@@ -68,9 +67,19 @@ def kthvalue(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
     if not isinstance(k, int):
         raise ir.Unfusable("a rank that is no number")
     dim, keep = dim % len(value.dims), bool(given(node, 3, "keepdim", False))
-    found = lowering.ordered(value, dim, k, descending=False)
-    parts = [slice_value(lowering, v, dim, k - 1, 1) for v in found]
-    return tuple(without(lowering, v, dim, keep=keep) for v in parts)
+    found = of_ranks(lowering, value, dim, [ir.Const((), "int64", k - 1)], nans=False)
+    return tuple(with_one(lowering, v, dim) if keep else v for v in found)
+
+
+def of_ranks(
+    lowering: Lowering, value: ir.Value, dim: int, ranks: Sequence[ir.Value], *, nans: bool
+) -> tuple[ir.Value, ir.Value]:
+    """Return the elements of some ranks in place of a dimension, and their indices; of one without the dimension."""
+    if value.dims[dim]:
+        return lowering.ranked(value, dim, ranks, nans=nans)
+    between = (loop(len(ranks)),) if len(ranks) > 1 else ()
+    several = (*value.dims[:dim], *between, *value.dims[dim + 1 :])
+    return lowering.with_dims(value, several), lowering.with_dims(ir.Const((), "int64", 0), several)
 
 
 def without(lowering: Lowering, value: ir.Value, dim: int, *, keep: bool) -> ir.Value:
@@ -78,9 +87,15 @@ def without(lowering: Lowering, value: ir.Value, dim: int, *, keep: bool) -> ir.
     return value if keep else lowering.with_dims(value, (*value.dims[:dim], *value.dims[dim + 1 :]))
 
 
+def with_one(lowering: Lowering, value: ir.Value, dim: int) -> ir.Value:
+    """Return the value with a dimension of one element more."""
+    return lowering.with_dims(value, (*value.dims[:dim], (), *value.dims[dim:]))
+
+
 def flat(lowering: Lowering, value: ir.Value) -> ir.Value:
-    """Return the value in one dimension, stored."""
-    return lowering.reload(lowering.view(value, (math.prod(value.shape),)))
+    """Return the value in one dimension, stored first where that is more than one loop."""
+    found = lowering.view(value, (math.prod(value.shape),))
+    return found if len(ir.leaves(found.dims[0])) < 2 else lowering.reload(found)
 
 
 def median(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
@@ -90,18 +105,10 @@ def median(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
     dim = 0 if whole else given(node, 1, "dim") % len(value.dims)
     size = lowering.size(value.dims[dim], "int64")
     middle = lowering.op(lambda n: quotient(n - 1, 2), size)
-    elements, places = lowering.ordered(value, dim, None, descending=False)
-    found = [at(lowering, v, dim, middle, ()) for v in (elements, places)]
-    if is_float(value.dtype):
-        best, first = extreme_index(lowering, value, Kind.MAX, dim, True)
-        best = lowering.reload(best) if len(value.dims) > 1 else best
-        found = [
-            lowering.op(lambda top, x: where(is_nan(top), top, x), best, found[0]),
-            lowering.op(lambda top, i, j: where(is_nan(top), i, j), best, first, found[1]),
-        ]
+    found = of_ranks(lowering, value, dim, [middle], nans=is_float(value.dtype))
     if whole:
-        return lowering.with_dims(found[0], ())
-    return tuple(without(lowering, v, dim, keep=bool(given(node, 2, "keepdim", False))) for v in found)
+        return found[0]
+    return tuple(with_one(lowering, v, dim) if given(node, 2, "keepdim", False) else v for v in found)
 
 
 def quantile(lowering: Lowering, node: Node) -> ir.Value:
@@ -118,16 +125,15 @@ def quantile(lowering: Lowering, node: Node) -> ir.Value:
     dim = 0 if whole else given(node, 2, "dim") % len(value.dims)
     size = lowering.size(value.dims[dim], value.dtype)
     rank = lowering.op(lambda n: (n - 1) * q, size)
-    elements, _ = lowering.ordered(value, dim, None, descending=False)
     low, high = (lowering.cast(lowering.op(end, rank), "int64") for end in (floor, ceil))
-    last = lowering.op(lambda n: n - 1, lowering.size(value.dims[dim], "int64"))
-    below, above, top = (at(lowering, elements, dim, place, ()) for place in (low, high, last))
+    elements, _ = of_ranks(lowering, value, dim, [low, high], nans=True)
+    below, above = (slice_value(lowering, elements, dim, place, 1) for place in (0, 1))
     part = lowering.op(lambda r, i: r - i, rank, lowering.cast(low, value.dtype))
 
-    def between(a: Expr, b: Expr, w: Expr, t: Expr) -> Expr:
-        return where(is_nan(t), t, where(w < 0.5, a + w * (b - a), b - (b - a) * (1 - w)))
+    def between(a: Expr, b: Expr, w: Expr) -> Expr:
+        return where(w < 0.5, a + w * (b - a), b - (b - a) * (1 - w))
 
-    out = lowering.op(between, below, above, part, top)
+    out = lowering.op(between, below, above, part)
     return lowering.with_dims(out, ()) if whole else without(lowering, out, dim, keep=keep)
 
 

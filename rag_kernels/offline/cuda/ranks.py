@@ -1,0 +1,273 @@
+"""The elements of some ranks of a lane in CUDA, without a sort; and the first few of long lanes, which end at a rank.
+
+Comes in: an OrderRegion, with what its kernels have in common. Goes out: kernels and launches. A short lane lies in the
+registers of a warp, which halves the range of keys that may hold the rank. Of a longer one a block counts a digit of
+all keys, then the next one of those that have the right first digit. Where lanes are few, many blocks do so, each with
+a part of a lane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rag_kernels.offline.codegen.kernel_function import Function, Sizes
+from rag_kernels.offline.codegen.operator_texts import on_gpu
+from rag_kernels.offline.codegen.own_text import nest_of
+from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.codegen.statements import Printer, Scope
+from rag_kernels.offline.fusion.regions import OrderRegion
+from rag_kernels.offline.ir import values as ir
+
+BLOCKS, LEAST_PART = 264, 8192  # that fill a GPU; elements of a lane that are worth a block, many more than are wanted
+THREADS = 512  # of a block that goes through a lane
+OF_A_WARP = 1024  # elements that a warp has in registers at most
+ROOM = 1024  # pairs that a block sorts rather than count another digit
+BY_DIGITS = True  # how few of many are found where lanes are few: by digits, or kept by each block
+
+
+@dataclass(frozen=True, slots=True)
+class OrderKernels:
+    """What the kernels of one sort have in common: `body` declares `key`, and `put`, which stores an element."""
+
+    name: str
+    pair: str  # C name of the type
+    pair_type: str
+    body: tuple[str, ...]
+    parameters: str
+    arguments: str
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of a pair."""
+        return 8 if self.pair_type == "uint64_t" else 16
+
+    def kernel(self, head: str, more: str, body: list[str]) -> list[str]:
+        """Return a kernel with the parameters of all and more of its own."""
+        both = ", ".join(text for text in (self.parameters, more) if text)
+        return [f"__global__ {head}({both}) {{", *indent([*self.body, *body]), "}"]
+
+    def given(self, more: str) -> str:
+        """Return the arguments of such a kernel."""
+        return ", ".join(text for text in (self.arguments, more) if text)
+
+
+def ranks_text(
+    kernels: OrderKernels, region: OrderRegion, function: Function, sizes: Sizes
+) -> tuple[list[str], list[str]]:
+    """Return the kernels for the elements of some ranks, and the statements that launch them."""
+    step, name, of = region.ordered, kernels.name, kernels.pair
+    count, nans = len(step.ranks), str(step.nans).lower()
+    each = min(OF_A_WARP // 32, 1 << (max(1, -(-ir.size_of(step.over) // 32)) - 1).bit_length())
+    ctype = "uint32_t" if kernels.bytes == 8 else "uint64_t"
+    ranks = ", ".join(f"unsigned rank{i}" for i in range(count))
+    one_of = (
+        "0" if count == 1 else " : ".join([*(f"which == {i} ? rank{i}" for i in range(count - 1)), f"rank{count - 1}"])
+    )
+    rank = "rank0" if count == 1 else one_of
+    text = [
+        *kernels.kernel(
+            f"void {name}_pick",
+            f"int64_t lanes_, unsigned n_, {ranks}",
+            [
+                "const int64_t lane = int64_t(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;",
+                "if (lane >= lanes_) return;",
+                f"{ctype} mine[{each}];",
+                "#pragma unroll",
+                f"for (unsigned e = 0; e < {each}; ++e) {{",
+                "  const unsigned j = e * 32 + threadIdx.x % 32;",
+                f"  mine[e] = j < n_ ? key(lane, j) : {ctype}(~{ctype}(0));",
+                "}",
+                *(
+                    f"order::pick(mine, n_, rank{i}, {nans}, [&](unsigned from) {{ put(lane, {i}, from); }});"
+                    for i in range(count)
+                ),
+            ],
+        ),
+        *kernels.kernel(
+            f"void __launch_bounds__({THREADS}) {name}_rank",
+            f"unsigned n_, {ranks}",
+            [
+                f"__shared__ {of} s[{ROOM}];",
+                "__shared__ unsigned counts[order::PLACES];",
+                "__shared__ order::Found found;",
+                f"const int64_t lane = blockIdx.x / {count}, which = blockIdx.x % {count};",
+                f"const {of} it = order::pair_of_rank(s, counts, found, {ROOM}u, n_, {rank}, {nans}, {of}(), 0u,",
+                "    [&](int64_t j) { return order::placed(key(lane, j), uint32_t(j)); });",
+                "if (threadIdx.x == 0) put(lane, which, order::place_of(it));",
+            ],
+        ),
+        *_shared_kernels(
+            kernels, ranks, f"blockIdx.x / parts_ / {count}", f"blockIdx.x / parts_ % {count}", rank, nans
+        ),
+    ]
+    given = ", ".join(f"unsigned(rank{i})" for i in range(count))
+    launch = [
+        *_host_ranks(region, function, sizes),
+        'RK_CHECK(n < (int64_t(1) << 30), "this kernel orders fewer than 2^30 elements of a lane");',
+        f"if (lanes > 0 && n <= {32 * each}) {{",
+        f"  {name}_pick<<<blocks((lanes + 7) / 8), 256, 0, stream>>>({kernels.given(f'lanes, unsigned(n), {given}')});",
+        "} else if (lanes > 0) {",
+        f"  const int64_t all = lanes * {count};",
+        *indent(
+            _in_parts(
+                kernels,
+                given,
+                [f"{name}_rank<<<blocks(all), {THREADS}, 0, stream>>>({kernels.given(f'unsigned(n), {given}')});"],
+            )
+        ),
+        "}",
+    ]
+    return text, launch
+
+
+def _host_ranks(region: OrderRegion, function: Function, sizes: Sizes) -> list[str]:
+    """Return the statements that compute the ranks of a call."""
+    printer = Printer(nest_of(region, [], sizes.names), function.pointers, function.storage, on_gpu(near=function.near))
+    scope, lines = Scope(), []
+    for i, value in enumerate(region.ordered.ranks):
+        text = printer.emit(value, scope)
+        lines.append(f"const int64_t rank{i} = {text};")
+        lines.append(f'RK_CHECK(rank{i} >= 0 && rank{i} < n, "this kernel is asked for an element beyond a lane");')
+    return [*scope.lines, *lines]
+
+
+def _in_parts(kernels: OrderKernels, ranks: str, whole: list[str]) -> list[str]:
+    """Return the launches for lanes, of which there are `all`, in parts by many blocks, or else `whole`."""
+    name, of = kernels.name, kernels.pair
+
+    def launched(what: str, more: str, blocks: str = "all * parts") -> str:
+        return f"{name}_{what}<<<blocks({blocks}), {THREADS}, 0, stream>>>({kernels.given(more)});"
+
+    return [
+        f"const int64_t fill = ({BLOCKS} + all - 1) / all, most = n / {LEAST_PART};",
+        "const int64_t parts = fill < most ? fill : most;",
+        "if (parts > 1) {",
+        "  const int64_t room = order::Choice::room(all);",
+        "  unsigned* board = scratch<unsigned>(room, stream);",
+        f"  {of}* kept = scratch<{of}>(all * {_room(kernels)}, stream);",
+        "  cudaMemsetAsync(board, 0, room * sizeof(unsigned), stream);",
+        "  for (unsigned pass = 0; pass < 2; ++pass)",
+        "    " + launched("digit", f"n, all, parts, pass, board, {ranks}"),
+        "  " + launched("gather", f"n, all, parts, board, kept, {ranks}"),
+        "  " + launched("finish", f"n, all, board, kept, {ranks}", "all"),
+        "  cudaFreeAsync(kept, stream);",
+        "  cudaFreeAsync(board, stream);",
+        "} else {",
+        *indent(whole),
+        "}",
+    ]
+
+
+def _room(kernels: OrderKernels) -> int:
+    """Return how many pairs are gathered of a lane at most."""
+    return (32 << 10) // kernels.bytes
+
+
+def _shared_kernels(kernels: OrderKernels, ranks: str, lane: str, which: str, rank: str, nans: str) -> list[str]:
+    """Return the kernels of blocks that share lanes; with no `which` all up to the rank are wanted."""
+    name, of, room = kernels.name, kernels.pair, _room(kernels)
+    every = str(not which).lower()
+    part = [
+        f"const int64_t lane = {lane}, own = blockIdx.x / parts_, part = blockIdx.x % parts_;",
+        *([f"const int64_t which = {which};"] if which and rank != "rank0" else []),
+        "const int64_t step = (n_ + parts_ - 1) / parts_, begin = part * step;",
+        "const int64_t end = begin + step < n_ ? begin + step : n_;",
+        "const order::Choice choice = order::Choice::at(board_, all_, own);",
+    ]
+    pair = "[&](int64_t j) { return order::placed(key(lane, j), uint32_t(j)); }"
+    found = "__shared__ order::Found found;"
+    counts = "__shared__ unsigned counts[order::PLACES];"
+    index = "which" if which else "j"
+    last = [line.replace("blockIdx.x / parts_", "blockIdx.x") for line in part[: 1 + bool(which and rank != "rank0")]]
+    last[0] = last[0].replace(", own = blockIdx.x, part = blockIdx.x % parts_", "")
+    if which and rank == "rank0":
+        last.append("constexpr int64_t which = 0;")
+    return [
+        *kernels.kernel(
+            f"void __launch_bounds__({THREADS}) {name}_digit",
+            f"int64_t n_, int64_t all_, int64_t parts_, unsigned pass, unsigned* board_, {ranks}",
+            [
+                counts,
+                found,
+                *part,
+                f"order::count_digit<{of}>(counts, found, choice, n_, {rank}, {nans}, pass, begin, end, {pair});",
+            ],
+        ),
+        *kernels.kernel(
+            f"void __launch_bounds__({THREADS}) {name}_gather",
+            f"int64_t n_, int64_t all_, int64_t parts_, unsigned* board_, {of}* kept_, {ranks}",
+            [
+                found,
+                *part,
+                f"order::gather(found, choice, kept_ + own * {room}, {room}u, n_, {rank}, {every}, begin, end,",
+                f"              {pair});",
+            ],
+        ),
+        *kernels.kernel(
+            f"void __launch_bounds__({THREADS}) {name}_finish",
+            f"int64_t n_, int64_t all_, unsigned* board_, const {of}* kept_, {ranks}",
+            [
+                f"__shared__ {of} s[{room}];",
+                counts,
+                found,
+                *last,
+                "const order::Choice choice = order::Choice::at(board_, all_, blockIdx.x);",
+                f"const {of}* const from = kept_ + int64_t(blockIdx.x) * {room};",
+                f"order::finish(s, counts, found, choice, from, {room}u, n_, {rank}, {every}, {pair},",
+                f"              [&](int64_t j, const {of}& it) {{ put(lane, {index}, order::place_of(it)); }});",
+            ],
+        ),
+    ]
+
+
+def shared_text(kernels: OrderKernels, most: int) -> list[str]:
+    """Return the kernels by which many blocks find the first few of few long lanes."""
+    if BY_DIGITS:
+        return _shared_kernels(kernels, "unsigned rank0", "blockIdx.x / parts_", "", "rank0", "false")
+    of, name = kernels.pair, kernels.name
+    s = [f"__shared__ {of} s[{most}];", "__shared__ unsigned count;"]
+    return [
+        *kernels.kernel(
+            f"void {name}_part",
+            f"int64_t n_, unsigned wanted_, int64_t parts_, {of}* kept_",
+            [
+                *s,
+                "const int64_t lane = blockIdx.x / parts_, step = (n_ + parts_ - 1) / parts_;",
+                "const int64_t begin = blockIdx.x % parts_ * step, end = begin + step < n_ ? begin + step : n_;",
+                f"{of}* const to = kept_ + blockIdx.x * int64_t(wanted_);",
+                f"order::first_of(s, count, {most}, end - begin, wanted_,",
+                "                [&](int64_t j) { return order::placed(key(lane, begin + j), uint32_t(begin + j)); },",
+                f"                [&](int64_t j, const {of}& found) {{ to[j] = found; }});",
+            ],
+        ),
+        *kernels.kernel(
+            f"void {name}_join",
+            f"int64_t n_, unsigned wanted_, const {of}* kept_",
+            [
+                *s,
+                "const int64_t lane = blockIdx.x;",
+                f"order::first_of(s, count, {most}, n_, wanted_, [&](int64_t j) {{ return kept_[lane * n_ + j]; }},",
+                f"                [&](int64_t j, const {of}& found) {{ put(lane, j, order::place_of(found)); }});",
+            ],
+        ),
+    ]
+
+
+def shared_launch(kernels: OrderKernels, whole: str, most: int) -> list[str]:
+    """Return the statements that launch them, or `whole` where lanes are many."""
+    if BY_DIGITS:
+        return ["const int64_t all = lanes;", *_in_parts(kernels, "unsigned(wanted - 1)", [whole])]
+    of, name = kernels.pair, kernels.name
+    return [
+        f"const int64_t fill = ({BLOCKS} + lanes - 1) / lanes, longest = n / {LEAST_PART};",
+        "const int64_t parts = fill < longest ? fill : longest;",
+        "if (parts > 1) {",
+        f"  {of}* kept = scratch<{of}>(lanes * parts * wanted, stream);",
+        "  const unsigned few = unsigned(wanted);",
+        f"  {name}_part<<<blocks(lanes * parts), 512, 0, stream>>>({kernels.given('n, few, parts, kept')});",
+        f"  {name}_join<<<blocks(lanes), 512, 0, stream>>>({kernels.given('parts * wanted, few, kept')});",
+        "  cudaFreeAsync(kept, stream);",
+        "} else {",
+        f"  {whole}",
+        "}",
+    ]
