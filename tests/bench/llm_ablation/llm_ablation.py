@@ -5,6 +5,7 @@
     python tests/bench/llm_ablation/llm_ablation.py pack ROOT --archive ARCHIVE --out BATCHES
     rag-kernels eval --batch BATCHES/NAME.jsonl --no-confirm --verdicts NAME.jsonl    (where the GPU is)
     python tests/bench/llm_ablation/llm_ablation.py table NAME.jsonl ... [--keep ALL.jsonl.gz]
+    python tests/bench/llm_ablation/llm_ablation.py seeds ONE.jsonl.gz OTHER.jsonl.gz ...
 
 Each of the problems beside this file is drafted once in each way of retrieval (an arm), by the code of `rag-kernels
 sample`, with the family of the problem left out of the archive. `prompts` writes ROOT/ARM/NN_prompt.md as they would be
@@ -12,7 +13,8 @@ sent; whoever stands in for the model writes NN_reply.md beside it, and sees no 
 writer does and writes a batch for each problem. `deal` lays the prompts out for as many sessions as arms, as
 ROOT/dealt/SESSION/NN_prompt.md: each session has every problem once, in an arm and at a place that are drawn. So it
 sees no other arm of a problem, and what sessions differ by falls on all arms alike. Arms joined by a bar
-(`bm25|hybrid`) share one place: each problem has one of them. `gather` takes the replies back to their arms.
+(`bm25|hybrid`) share one place: each problem has one of them. `gather` takes the replies back to their arms. `seeds`
+takes several such measurements together: a problem's drafts in an arm count as one, by their geometric mean.
 Numbers are of the problems in order of name, the same in all arms.
 """
 
@@ -190,26 +192,67 @@ class Outcome:
     cards: int
 
 
+Found = dict[str, dict[str, Outcome]]  # by arm and problem
+
+
 def table(asked: argparse.Namespace) -> None:
-    texts = [gzip.decompress(f.read_bytes()).decode() if f.suffix == ".gz" else f.read_text() for f in asked.verdicts]
-    told = ARCHIVE.sub("", STORE.sub("cmd:reply_folder.py ", "".join(texts))).splitlines(keepends=True)
+    told = [line for file in asked.verdicts for line in lines_of(file)]
     kept = [line if ours(line) else without_texts(line) for line in told]
     if asked.keep:
         asked.keep.write_bytes(gzip.compress("".join(kept).encode(), mtime=0))
-    found: dict[str, dict[str, Outcome]] = {}
-    for line in told:
+    found = outcomes(told, asked.without)
+    arms = [arm for arm in asked.arms if arm in found]
+    names = sorted({name for by_problem in found.values() for name in by_problem})
+    parts = [summary(arms, found), by_what_was_shown(arms, found), each(arms, names, found)]
+    print("\n\n".join("\n".join(lines) for lines in [*parts, spread(found)]))
+
+
+def lines_of(file: Path) -> list[str]:
+    text = gzip.decompress(file.read_bytes()).decode() if file.suffix == ".gz" else file.read_text()
+    return ARCHIVE.sub("", STORE.sub("cmd:reply_folder.py ", text)).splitlines(keepends=True)
+
+
+def outcomes(lines: Sequence[str], without: Sequence[str] = ()) -> Found:
+    found: Found = {}
+    for line in lines:
         row = json.loads(line)
         if "verdicts" in row:
             verdicts = codec.decode(row["verdicts"])
             arm, came = arm_of(verdicts), outcome(verdicts)
         else:
             arm, came = row["arm"], row["outcome"] and Outcome(**row["outcome"])
-        if came and row["problem"] not in asked.without:
+        if came and row["problem"] not in without:
             found.setdefault(arm, {})[row["problem"]] = came
-    arms = [arm for arm in asked.arms if arm in found]
-    names = sorted({name for by_problem in found.values() for name in by_problem})
-    parts = [summary(arms, found), by_what_was_shown(arms, found), each(arms, names, found)]
-    print("\n\n".join("\n".join(lines) for lines in [*parts, spread(found)]))
+    return found
+
+
+def seeds(asked: argparse.Namespace) -> None:
+    """Print what several measurements come to together, of all drafts and of those that are right."""
+    several = [outcomes(lines_of(file), asked.without) for file in asked.verdicts]
+    lines = [
+        "| arm | problems | drafts | right | faster than PyTorch | over `off` | over `random` | over `off`, right |"
+    ]
+    lines.append("|---|---:|---:|---:|---:|---:|---:|---:|")
+    every, right = pooled(several, kept), pooled(several, lambda one: one.speedup)
+    for arm in (arm for arm in asked.arms if arm in every):
+        drafts = [value for values in every[arm].values() for value in values]
+        correct = sum(map(len, right[arm].values()))
+        cells = [arm, str(len(every[arm])), str(len(drafts)), str(correct), str(sum(value > 1 for value in drafts))]
+        over = ((every, "off"), (every, "random"), (right, "off"))
+        cells += ["" if arm == c else told(ratio_interval(by[arm], by.get(c, {}))) for by, c in over]
+        lines.append(f"| {' | '.join(cells)} |")
+    print("\n".join(lines))
+
+
+def pooled(several: Sequence[Found], value: Callable[[Outcome], float | None]) -> dict[str, dict[str, list[float]]]:
+    """Return what an outcome is worth in each of several measurements, by arm and problem, where it is anything."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for by_arm in several:
+        for arm, own in by_arm.items():
+            for name, one in own.items():
+                if (worth := value(one)) is not None:
+                    found.setdefault(arm, {}).setdefault(name, []).append(worth)
+    return found
 
 
 def arm_of(told: Verdicts) -> str:
@@ -365,6 +408,11 @@ def main() -> None:
     command.add_argument("verdicts", type=Path, nargs="+")
     command.add_argument("--without", nargs="*", default=[], metavar="PROBLEM", help="problems that do not count")
     command.add_argument("--keep", type=Path, help="write all verdicts into one file; of others' problems no text")
+    command.add_argument("--arms", nargs="*", default=ARMS)
+    command = commands.add_parser("seeds")
+    command.set_defaults(function=seeds)
+    command.add_argument("verdicts", type=Path, nargs="+", help="one measurement each")
+    command.add_argument("--without", nargs="*", default=[], metavar="PROBLEM", help="problems that do not count")
     command.add_argument("--arms", nargs="*", default=ARMS)
     asked = parser.parse_args()
     asked.function(asked)
