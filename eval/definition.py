@@ -21,6 +21,8 @@ DTYPES = {
     "float16": "float16",
     "bfloat16": "bfloat16",
     "float64": "float64",
+    "float8_e4m3fn": "float8_e4m3fn",
+    "float8_e5m2": "float8_e5m2",
     "int64": "int64",
     "int32": "int32",
     "int16": "int16",

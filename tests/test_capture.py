@@ -247,7 +247,7 @@ def test_a_definition_is_a_problem_with_its_workloads(kept: str, tmp_path: Path)
     ("change", "said"),
     [
         ({"reference": "def other(x):\n    return x\n"}, "no function `run`"),
-        ({"inputs": {"x": {"shape": ["batch"], "dtype": "float8_e4m3fn"}}}, "is of float8_e4m3fn"),
+        ({"inputs": {"x": {"shape": ["batch"], "dtype": "float4_e2m1"}}}, "is of float4_e2m1"),
         ({"inputs": {"x": {"shape": None, "dtype": "int32"}}}, "no workload says which"),
         ({"axes": None}, "is no Definition"),
     ],

@@ -27,6 +27,7 @@ from rag_kernels.eval.admission_records import (
 from rag_kernels.eval.children.error_calibration import Case, calibrate
 from rag_kernels.eval.children.null_kernels import Sample, tried_null_kernels
 from rag_kernels.eval.machine.device_lock import DeviceLock
+from rag_kernels.eval.numerics.eight_bits import in_float32, narrowed
 from rag_kernels.eval.numerics.oracle import (
     double_factories,
     doubled,
@@ -70,7 +71,8 @@ class ExaminedModule:
             self.leaves, self.tree = pytree.tree_flatten(list(module.get_inputs()))
         self.model.requires_grad_(False)
         self.generator = torch.Generator(device).manual_seed(seed ^ 0x5EED)
-        self.initial = {a.name: self._attribute(a.path).detach().clone() for a in fp.tensors if a.role != "input"}
+        held = [a for a in fp.tensors if a.role != "input"]  # values of eight bits are widened for what moves them
+        self.initial = {a.name: in_float32(self._attribute(a.path).detach().clone()) for a in held}
         self.mutated = {path: self._attribute(path).detach().clone() for path in fp.mutated}
         self.draws = 0
 
@@ -87,7 +89,7 @@ class ExaminedModule:
         torch.manual_seed(self.seed + self.draws)
         with self.device:
             leaves = pytree.tree_leaves(list(self.get_inputs()))
-        return {a.name: leaves[int(a.path)].to(self.device) for a in self.fp.tensors if a.role == "input"}
+        return {a.name: in_float32(leaves[int(a.path)].to(self.device)) for a in self.fp.tensors if a.role == "input"}
 
     def normal(self, own: Values) -> Values:
         """Return the same with zero-mean inputs."""
@@ -118,6 +120,7 @@ class ExaminedModule:
 
     def run(self, values: Values, mode: Any = None, *, double: bool = False) -> list[torch.Tensor]:
         """Return the outputs; updates of buffers are lost."""
+        values = {a.name: narrowed(values[a.name], getattr(torch, a.spec.dtype)) for a in self.fp.tensors}
         by_path = {a.path: values[a.name] for a in self.fp.tensors if a.role != "input"}
         state = dict(self.model.named_parameters()) | dict(self.model.named_buffers()) | self.mutated | by_path
         state |= {path: state[path].clone() for path in self.mutated}
@@ -234,7 +237,7 @@ class Examiner:
                     shape=tuple(right.shape),
                     dtype=str(right.dtype).removeprefix("torch."),
                     rms=rms,
-                    finite=bool(torch.isfinite(right).all()),
+                    finite=bool(torch.isfinite(in_float32(right)).all()),
                     spread=spread,
                     changed=_relative(_rms(gone), rms),
                     changed_max=changed_max,

@@ -92,6 +92,7 @@ from rag_kernels.eval.messages.protocol import (
     reference_opening,
     reference_request,
 )
+from rag_kernels.eval.numerics.eight_bits import in_float32, narrowed
 from rag_kernels.eval.numerics.exactness_probe import probed_contents, probes_of
 from rag_kernels.eval.numerics.input_draws import (
     at_constants,
@@ -271,18 +272,21 @@ class Reference:
         """Make one draw of all tensor arguments, in the arena or, on a GPU, there; for the kinds see
         `numerics.input_draws`."""
         on_gpu = self.device.type != "cpu"
-        target = [torch.empty_like(t) for t in self.module.values] if on_gpu else arena
+        places = [torch.empty_like(t) for t in self.module.values] if on_gpu else arena
+        target = [in_float32(t) for t in places]  # of eight bits: what is drawn is rounded in the end
         if kind in LINES:  # of one content
             self.begun = self.begun or seed
         torch.manual_seed(self.begun if kind in LINES else seed)
         kind, of_its_side = kind.removesuffix(OF_ITS_SIDE), kind.endswith(OF_ITS_SIDE)
         with self.device:
-            leaves = pytree.tree_leaves(list(self.module.get_inputs()))
+            drawn = pytree.tree_leaves(list(self.module.get_inputs()))
+            leaves = [in_float32(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in drawn]
         generator = torch.Generator(self.device).manual_seed(seed ^ 0x5EED)
         probed = probed_contents(self.fp, kind, generator) if kind in PROBES else {}
         constants = self._constants(leaves) if kind == AT_CONSTANTS else []
         first = True
-        for argument, tensor in zip(self.fp.tensors, target, strict=True):
+        for argument, tensor, place in zip(self.fp.tensors, target, places, strict=True):
+            dtype = place.dtype
             if argument.role == "input":
                 value = leaves[int(argument.path)].to(self.device)
                 if kind in INTEGER_KINDS and argument.spec.dtype in INTEGERS:
@@ -295,13 +299,14 @@ class Reference:
                 elif kind == AT_CONSTANTS:
                     value = value if is_sorted(value) else at_constants(value, constants, generator)
                 elif not (kind == "own" or is_sorted(value)):
-                    value, first = redraw("normal" if probed else kind, value, generator, first=first), False
+                    value = redraw("normal" if probed else kind, value, generator, first=first, dtype=dtype)
+                    first = False
                 elif kind != "own":
                     value = redraw("normal" if probed else kind, value, generator).sort(dim=-1).values
                 if of_its_side:
                     value = on_side_of(leaves[int(argument.path)].to(self.device), value)
             else:
-                value = self.module.initial[argument.name]
+                value = in_float32(self.module.initial[argument.name])
                 varies = argument.role == "parameter" or is_constant(value)  # running statistics, not masks
                 far = kind in FAR_PARAMETERS and argument.role == "parameter"
                 value = far_parameter(kind, value, generator) if far else vary(value, generator) if varies else value
@@ -311,7 +316,7 @@ class Reference:
             if kind in (IRREGULAR, DISORDER):
                 value = self._irregular(kind, argument, leaves, generator)
             elif kind in LINES:
-                value = value if argument.role == "input" else self.module.initial[argument.name]
+                value = value if argument.role == "input" else in_float32(self.module.initial[argument.name])
                 if kind != BEGUN and argument.role != "buffer" and not is_structured(value):
                     value = lines_moved(value, -(kind == OTHER_COLUMNS), generator)
             tensor.copy_(value)
@@ -335,8 +340,11 @@ class Reference:
                 target[j].copy_(some_lines_zero(target[j], generator))
             for i, j in first_of.items():
                 target[i].copy_(target[j])
+        for place, value in zip(places, target, strict=True):
+            if place is not value:
+                place.copy_(narrowed(value, place.dtype))
         if on_gpu:
-            self.draws.append([t.reshape(-1).view(torch.uint8) for t in target])
+            self.draws.append([t.reshape(-1).view(torch.uint8) for t in places])
         own = kind == "own"
         inputs = [t for a, t in zip(self.fp.tensors, target, strict=True) if a.role == "input"]
         return Drawn(
@@ -355,7 +363,9 @@ class Reference:
     ) -> torch.Tensor:
         """Return what the problem has for an argument, but for a few elements where it is regular or in order."""
         is_input = argument.role == "input"
-        own = (leaves[int(argument.path)] if is_input else self.module.initial[argument.name]).to(self.device)
+        own = (leaves[int(argument.path)] if is_input else in_float32(self.module.initial[argument.name])).to(
+            self.device
+        )
         bound = next((b for b in self.fp.bounds if b.path == argument.path), None)
         if argument.path in self.fp.as_drawn or argument.path in self.fp.mutated:
             return own
@@ -394,7 +404,8 @@ class Reference:
 
     def _constants(self, leaves: Sequence[Any]) -> list[float]:
         """Return the numbers of the graph, and bounds that come as a tensor: some of each."""
-        held = [leaves[int(a.path)] if a.role == "input" else self.module.initial[a.name] for a in self.fp.tensors]
+        initial = self.module.initial
+        held = [leaves[int(a.path)] if a.role == "input" else in_float32(initial[a.name]) for a in self.fp.tensors]
         bounds = [t.reshape(-1)[:: 1 + t.numel() // SOME_BOUNDS] for t in held if is_sorted(t)]
         return [*constants_of(self.fp), *(float(value) for t in bounds for value in t)]
 

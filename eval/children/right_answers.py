@@ -34,6 +34,7 @@ from rag_kernels.eval.numerics.compare import (
     yardstick,
 )
 from rag_kernels.eval.numerics.cut_factors import BITS, COARSE_SHARE, COARSER, GOES_WITH, goes_with, middle
+from rag_kernels.eval.numerics.eight_bits import EIGHT_BITS, chosen, narrowed
 from rag_kernels.eval.numerics.exactness_probe import relative_error, targets
 from rag_kernels.eval.numerics.octaves import small_fault
 from rag_kernels.eval.numerics.oracle import ExactCasts, double_factories, right_answer
@@ -47,6 +48,7 @@ from rag_kernels.eval.numerics.steps import (
     dense,
     excused,
     lone,
+    rounded_as_owed,
     stepped,
 )
 from rag_kernels.eval.numerics.ties import Arranged, taken_by, takes_any
@@ -179,6 +181,9 @@ class RightAnswers:
         for at, (result, got) in enumerate(zip(results, outputs, strict=True)):
             if not result.ok:
                 results[at] = self._settled(result, at, got, answer, limits, settle=settle)
+            elif got.dtype in EIGHT_BITS:
+                told = rounded_as_owed(got, answer.reference[at], answer.oracle[at], self._again(at, exact_stays=False))
+                results[at] = Comparison(False, result.ratio, told) if told else result
             elif answer.kind == "fp64" and got.is_floating_point():
                 results[at] = self._where_small(result, got, at, answer, known)
         if answer.kind == "fp64" and answer.noise is None:  # of ordinary contents
@@ -274,7 +279,7 @@ class RightAnswers:
         if any(step is not None for step in steps):
             answer.raw = raw
             answer.reference = [
-                own if step is None else torch.where(step, right.to(own.dtype), own)
+                own if step is None else chosen(step, narrowed(right, own.dtype), own)
                 for own, right, step in zip(raw, answer.oracle, steps, strict=True)
             ]
         return answer
@@ -295,7 +300,7 @@ class RightAnswers:
             for i, (got, oracle) in enumerate(zip(results, answer.oracle, strict=True)):
                 if got.is_floating_point():
                     step = stepped(got, oracle, oracle) if self.has_steps else None
-                    got = got if step is None else torch.where(step, oracle.to(got.dtype), got)
+                    got = got if step is None else chosen(step, narrowed(oracle, got.dtype), got)
                     worst[i] = largest_error(got, oracle, worst[i])
         return worst
 
@@ -374,7 +379,7 @@ class RightAnswers:
             return result
         return Comparison(False, result.ratio, found.told, relative=found.error, unsettled=noise is None)
 
-    def _again(self, at: int) -> Iterator[torch.Tensor]:
+    def _again(self, at: int, *, exact_stays: bool = True) -> Iterator[torch.Tensor]:
         """Yield an output of one run after another with amplified rounding.
 
         That of products is of their operands: what cancels is not near to what it owes, and has little of its own. The
@@ -385,7 +390,7 @@ class RightAnswers:
         for made in range(MOST_RUNS):
             unit = self.operands or UNIT_ROUNDOFF[torch.float32] * LARGER[made * len(LARGER) // MOST_RUNS]
             self.module.restore()
-            with RoundingNoise(generator, operands=unit, exact_stays=True):
+            with RoundingNoise(generator, operands=unit, exact_stays=exact_stays):
                 results = self.module.call()
             yield results[at]  # outside: what is done with it rounds as ever
 

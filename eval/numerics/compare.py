@@ -3,7 +3,8 @@
 Comes in: the candidate's output, the reference's and the oracle's, as torch tensors on one device. Goes out: a
 `Comparison`. R_rms = rms(c-o) / max(rms(r-o), u*rms(o)/sqrt(3)); R_max likewise with maxima; for the whole and for
 slices along the first dimension, so that one wrong row cannot hide. c candidate, r reference, o oracle, u unit
-roundoff. Limits: 64 and 256 in fp32 and fp64, 2 and 4 in 16 bits; integers and booleans exactly.
+roundoff. Limits: 64 and 256 in fp32 and fp64, 2 and 4 in 16 and 8 bits; integers and booleans exactly, and so are
+floats of 8 bits, which are as few (`numerics.steps.rounded_as_owed`).
 Runs in the reference worker, which holds the answers and never sees candidate code.
 """
 
@@ -17,9 +18,17 @@ import torch
 
 from rag_kernels.eval.messages.protocol import Comparison
 from rag_kernels.eval.numerics.blocks import blocks, one_thread, pieces
+from rag_kernels.eval.numerics.eight_bits import EIGHT_BITS, comparable, in_float32, narrowed
 
-UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-LIMITS = {2: (2.0, 4.0), 4: (64.0, 256.0), 8: (64.0, 256.0)}  # by bytes an element: R_rms, R_max
+UNIT_ROUNDOFF = {
+    torch.float64: 2.0**-53,
+    torch.float32: 2.0**-24,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+    torch.float8_e4m3fn: 2.0**-4,
+    torch.float8_e5m2: 2.0**-3,
+}
+LIMITS = {1: (2.0, 4.0), 2: (2.0, 4.0), 4: (64.0, 256.0), 8: (64.0, 256.0)}  # by bytes an element: R_rms, R_max
 NOISE_SHARE = 4.0  # noise is amplified 16 times; a quarter of it counts as PyTorch's own error
 MIN_SLICE = 256  # fewer elements give no stable error of their own
 BRINK = 1.01  # times the largest number: beyond, a result is infinite however it is rounded
@@ -50,6 +59,9 @@ def compare(
         return _compare_exact(got, reference, oracle)
     errors = _errors(got, oracle, owed or yardstick(reference, oracle, noise))
     if not errors.finite:
+        dtype, limits = got.dtype, limits or LIMITS[got.element_size()]
+        if dtype in EIGHT_BITS:
+            got, reference, oracle = _in_range(got, reference, oracle)
         finite = torch.isfinite(oracle) & torch.isfinite(reference)
         if got.dtype == torch.float16:  # what overflows on PyTorch's way alone, or by a rounding, is no fault
             open_ = ~torch.isfinite(reference) & (oracle.abs() < BRINK * torch.finfo(got.dtype).max)
@@ -63,7 +75,7 @@ def compare(
         if bool(bad.any()):
             share = float(bad.double().mean())
             return Comparison(False, math.inf, f"{share:.2%} of the elements are not finite, first at {_place(bad)}")
-        errors = _errors(got, oracle, yardstick(reference, oracle, noise))
+        errors = _errors(got, oracle, yardstick(reference, oracle, noise, dtype=dtype))
     return _judged(errors, got, oracle, limits or LIMITS[got.element_size()])
 
 
@@ -73,12 +85,28 @@ def ratios(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor) -> 
         return 0.0, 0.0
     errors = _errors(got, oracle, yardstick(reference, oracle))
     if not errors.finite:
+        dtype, got, reference = got.dtype, in_float32(got), in_float32(reference)
         unknown = ~(torch.isfinite(oracle) & torch.isfinite(reference))
         got, reference, oracle = _zeroed(unknown, got, reference, oracle)
-        errors = _errors(got, oracle, yardstick(reference, oracle))
+        errors = _errors(got, oracle, yardstick(reference, oracle, dtype=dtype))
         if not math.isfinite(errors.whole):
             return math.inf, math.inf
     return max(errors.whole, float(errors.r_rms.max())), float(errors.r_max.max())
+
+
+def _in_range(
+    got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return an output of eight bits, and what it is compared with, as numbers.
+
+    Torch before 2.13 made NaN of what is past the range of e4m3, which is the largest number since: either will do.
+    """
+    most = torch.finfo(reference.dtype).max
+    right, mine, own = oracle.to(torch.float32), comparable(got), comparable(reference)
+    if reference.dtype == torch.float8_e5m2:
+        return mine, own, comparable(narrowed(oracle, reference.dtype)).to(oracle.dtype)
+    past = torch.isnan(own) & (oracle.abs() >= most)
+    return torch.where(past & torch.isnan(mine), right, mine), torch.where(past, right, own), oracle
 
 
 def _zeroed(mask: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -145,9 +173,21 @@ class _Errors:
     relative: float  # the worst row's RMS over its scale
 
 
-def yardstick(reference: torch.Tensor, oracle: torch.Tensor, noise: torch.Tensor | None = None) -> Yardstick:
-    """Return what PyTorch's own errors (or the noise, where it is more) and the roundoff allow."""
-    unit, rows = UNIT_ROUNDOFF[reference.dtype], rows_of(reference)
+def yardstick(
+    reference: torch.Tensor,
+    oracle: torch.Tensor,
+    noise: torch.Tensor | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Yardstick:
+    """Return what PyTorch's own errors (or the noise, where it is more) and the roundoff allow.
+
+    `dtype` is that of results, where they come in_float32.
+    """
+    dtype = dtype or reference.dtype
+    unit, rows = UNIT_ROUNDOFF[dtype], rows_of(reference)
+    # Of eight bits so many are below the normal ones that half a step of those, which is the same for all, counts.
+    least = torch.finfo(dtype).tiny if dtype in EIGHT_BITS else 0.0
     own, exact, scale = (_Rows(reference, rows) for _ in range(3))
     reference, oracle = reference.reshape(rows, -1), oracle.reshape(rows, -1)
     noise = None if noise is None else noise.reshape(rows, -1)
@@ -162,13 +202,13 @@ def yardstick(reference: torch.Tensor, oracle: torch.Tensor, noise: torch.Tensor
         whole = exact.total()
         # A row that is far smaller than the rest is held to the scale of a hundredth of the whole.
         for block in blocks(reference):
-            scale.add(block, oracle[block].double().abs().clamp_(min=0.01 * whole))
+            scale.add(block, oracle[block].double().abs().clamp_(min=max(least, 0.01 * whole)))
     return Yardstick(
         finite=math.isfinite(own.total()) and math.isfinite(whole),
         rms=torch.maximum(own.rms(), unit * scale.rms() / math.sqrt(3)).clamp(min=TINY),
         largest=torch.maximum(own.largest, unit * scale.largest).clamp(min=TINY),
         scale=scale.rms().clamp(min=TINY),
-        whole=max(own.total(), unit * whole / math.sqrt(3), TINY),
+        whole=max(own.total(), unit * max(whole, least) / math.sqrt(3), TINY),
         bound=max(float(own.largest.max()), unit * float(scale.largest.max())),
     )
 

@@ -45,6 +45,7 @@ from rag_kernels.eval.input_kinds import (
 )
 from rag_kernels.eval.records import IndexBound
 
+LARGEST = {torch.float16: 1e3, torch.float8_e4m3fn: 1e2, torch.float8_e5m2: 1e4}  # large numbers
 MAX_ZERO_SHARE = 0.2
 EDGE = 16  # elements of a tail: the width of a vector
 MANY = 16  # lines of a parameter, of which three may be lost
@@ -155,8 +156,18 @@ def some_ignored(own: torch.Tensor, mark: int, generator: torch.Generator) -> to
     return torch.where(at, torch.full_like(own, mark), own)
 
 
-def redraw(kind: str, own: torch.Tensor, generator: torch.Generator, *, first: bool = True) -> torch.Tensor:
-    """Return an input of this kind, of the same shape, dtype and device as `own`; it may be the `first` of several."""
+def redraw(
+    kind: str,
+    own: torch.Tensor,
+    generator: torch.Generator,
+    *,
+    first: bool = True,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Return an input of this kind, of the same shape, dtype and device as `own`; it may be the `first` of several.
+
+    `dtype` is what it will be rounded to, if that is another one.
+    """
     if (
         kind
         in {"own", IRREGULAR, DISORDER, SAME_SUMS, *FAR_PARAMETERS, *LINES, *TWICE, *PROBES, *INTEGER_KINDS, *SEARCHED}
@@ -177,8 +188,8 @@ def redraw(kind: str, own: torch.Tensor, generator: torch.Generator, *, first: b
         return (size if bool((own >= 0).all()) else size * normal.sign()).to(own.dtype)
     if kind == CLUSTERS:
         drawn = _clusters(normal, generator, several=first)
-    elif kind == "large" and own.dtype == torch.float16:  # in which what is larger is infinite
-        drawn = 1e3 * normal
+    elif kind == "large" and (greatest := LARGEST.get(dtype or own.dtype)):  # in which what is larger is infinite
+        drawn = greatest * normal
     else:
         drawn = _KINDS[kind](normal, generator)
     least = max(torch.finfo(own.dtype).min, torch.finfo(drawn.dtype).min)

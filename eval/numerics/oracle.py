@@ -14,8 +14,11 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rag_kernels.eval.numerics.eight_bits import EIGHT_BITS, narrowed
+
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
-NARROW = (*SIXTEEN_BITS, torch.float32)
+NARROWEST = (*SIXTEEN_BITS, *EIGHT_BITS)
+NARROW = (*NARROWEST, torch.float32)
 CASTS = frozenset({"aten::_to_copy", "aten::to"})
 
 
@@ -55,7 +58,7 @@ def tensors(result: Any) -> list[torch.Tensor]:
 
 
 class ExactCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it, what is fp64 stays it: a cast to sixteen bits rounds once, one to fp32 does nothing.
+    """Within it, what is fp64 stays it: a cast to sixteen or eight bits rounds once, one to fp32 does nothing.
 
     Without it all that follows `x.to(torch.bfloat16)` would be computed in bf16, and be no more exact than the module.
     So would what is added up in a tensor that the forward makes in sixteen bits: it is fp64 too.
@@ -63,40 +66,57 @@ class ExactCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.narrowed = 0  # casts to sixteen bits
+        self.narrowed = 0  # casts to sixteen bits or eight
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().partition(".")[0]
+        if name == "aten::_scaled_mm" and args[0].dtype == torch.float64:
+            return scaled_product(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        is_cast = func.name().partition(".")[0] in CASTS
+        is_cast = name in CASTS
         if not is_cast or args[0].dtype != torch.float64 or result.dtype not in NARROW:
             return result.double() if _is_made(result, args) else result
-        self.narrowed += result.dtype in SIXTEEN_BITS
-        value = args[0] if result.dtype == torch.float32 else result
+        self.narrowed += result.dtype in NARROWEST
+        value = args[0] if result.dtype == torch.float32 else narrowed(args[0], result.dtype)
         return torch.empty_like(result, dtype=torch.float64).copy_(value)
 
 
+def scaled_product(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    scale_left: torch.Tensor,
+    scale_right: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *_: Any,
+    **__: Any,
+) -> torch.Tensor:
+    """Return what `torch._scaled_mm` is of factors in fp64, scaled by tensor or by row: it takes none but fp8."""
+    product = (left @ right) * scale_left.double() * scale_right.double()
+    return product if bias is None else product + bias.double()
+
+
 def _is_made(result: Any, args: Sequence[Any]) -> bool:
-    """Return whether sixteen bits come of no tensor that has them: of a factory, of integers, of a sum in them."""
-    if not isinstance(result, torch.Tensor) or result.dtype not in SIXTEEN_BITS:
+    """Return whether so few bits come of no tensor that has them: of a factory, of integers, of a sum in them."""
+    if not isinstance(result, torch.Tensor) or result.dtype not in NARROWEST:
         return False
-    return all(given.dtype not in SIXTEEN_BITS for given in tensors(list(args)))
+    return all(given.dtype not in NARROWEST for given in tensors(list(args)))
 
 
 def right_answer(run: Callable[[], list[torch.Tensor]], own: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
     """Return what outputs should be by a run in fp64, or None where the module does not run so.
 
-    They are those of a run in which casts are exact. But where a module casts to sixteen bits it says itself how exact
+    They are those of a run in which casts are exact. But where a module casts to fewer bits it says itself how exact
     outputs of more bits are to be: they are computed as it says, or are its own where that does not run in fp64.
     """
     casts = ExactCasts()
     exact = _alike(run, own, casts)
-    if exact is not None and (not casts.narrowed or all(t.dtype in SIXTEEN_BITS for t in own)):
+    if exact is not None and (not casts.narrowed or all(t.dtype in NARROWEST for t in own)):
         return exact
     plain = _alike(run, own, contextlib.nullcontext())
     if exact is None:
         return plain
     others = plain or own
-    return [x if o.dtype in SIXTEEN_BITS else y for x, y, o in zip(exact, others, own, strict=True)]
+    return [x if o.dtype in NARROWEST else y for x, y, o in zip(exact, others, own, strict=True)]
 
 
 def _alike(

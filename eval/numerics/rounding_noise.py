@@ -22,6 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from rag_kernels.eval.aten import names, operator
 from rag_kernels.eval.numerics.blocks import BLOCK, one_thread, pieces
 from rag_kernels.eval.numerics.compare import NOISE_SHARE, UNIT_ROUNDOFF
+from rag_kernels.eval.numerics.eight_bits import EIGHT_BITS
 from rag_kernels.eval.steps import PRODUCTS, SUMS
 
 SCALE = 16.0
@@ -123,7 +124,8 @@ def _multiplies_spread(name: str, args: Any) -> bool:
 
 
 def _is_float(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in UNIT_ROUNDOFF
+    """Return whether it is a tensor that is computed with; of eight bits is only what is stored, and rounded once."""
+    return isinstance(value, torch.Tensor) and value.dtype in UNIT_ROUNDOFF and value.dtype not in EIGHT_BITS
 
 
 def _computes(func: Any, args: Any, result: Any) -> bool:

@@ -16,15 +16,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rag_kernels.eval.aten import operator
 from rag_kernels.eval.numerics.compare import LIMITS, TINY, UNIT_ROUNDOFF, rows_of
+from rag_kernels.eval.numerics.eight_bits import chosen, comparable, narrowed
 
 FEW = 0.05  # steps are rare: where more elements are as far off, it is no step
 RARE = 1e-3  # of elements at most are as ill-conditioned as no other
 ALIKE = 1.5  # times a step that was seen
+ROUNDED = 1 / 64  # of elements of eight bits, which rounding on the way moves by a step
 LOST, LOST_IN = 0.5, 2  # of what is right, and in how many runs an element is off by that: it has no digit then
 WIDE = 4  # bytes: of narrower results runs with amplified rounding are farther off than anybody may be
 AS_MUCH = 2.0  # times what runs of PyTorch's are off by, of steps that are dense
 BARELY = 0.5  # of what is far: where a step moves much by various amounts, some just are and some just are not
-CHOSEN_UNITS = {2: 2.0, 4: 8.0, 8: 8.0}  # by bytes: of rounding that values may have before one of them is chosen
+CHOSEN_UNITS = {
+    1: 2.0,
+    2: 2.0,
+    4: 8.0,
+    8: 8.0,
+}  # by bytes: of rounding that values may have before one of them is chosen
 USUAL_ERRORS = 6.0  # times the row's errors: of normal ones the difference of two is hardly ever more
 CHOSEN_ERRORS = 2.0  # times PyTorch's own error there: both of two may be off
 
@@ -54,7 +61,7 @@ def as_pytorch_steps(got: torch.Tensor, own: torch.Tensor, right: torch.Tensor) 
     if not got.is_floating_point() or got.shape != own.shape:
         return got
     step = stepped(own, right, right)
-    return got if step is None else torch.where(step & ~far(got, own, right), right.to(got.dtype), got)
+    return got if step is None else chosen(step & ~far(got, own, right), narrowed(right, got.dtype), got)
 
 
 def excused(
@@ -81,7 +88,7 @@ def excused(
         if not bool((wrong & ~(moved & alike)).any()) and count <= int(moved.sum()):
             rows = wrong.reshape(rows_of(wrong), -1)
             beside = rows.any(1, keepdim=True).expand_as(rows).reshape(wrong.shape)
-            return torch.where(alike if spread else wrong | (alike & beside), oracle.to(got.dtype), got)
+            return chosen(alike if spread else wrong | (alike & beside), narrowed(oracle, got.dtype), got)
     return None
 
 
@@ -102,6 +109,32 @@ def as_near(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, ag
     return False
 
 
+def rounded_as_owed(
+    got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, again: Iterable[torch.Tensor]
+) -> str:
+    """Return what is wrong with how an output of eight bits was rounded, or nothing.
+
+    There are so few such numbers that each is owed: what is right, or what PyTorch gives. Another one may stand where
+    rounding on the way moves the result to it (`again` is as in `excused`), of few elements, or of about as many as
+    PyTorch itself has another one of.
+    """
+    mine, own, right = comparable(got), comparable(reference), comparable(narrowed(oracle, got.dtype))
+    nothing = torch.isnan(mine) & (torch.isnan(own) | torch.isnan(right))
+    wrong = (mine != own) & (mine != right) & ~nothing
+    count = int(wrong.sum())
+    if not count:
+        return ""
+    few = count <= max(1.0, ROUNDED * wrong.numel(), AS_MUCH * int((own != right).sum()))
+    if few and as_near(mine, own, right, map(comparable, again)):
+        return ""
+    at = int(torch.argmax(wrong.reshape(-1).to(torch.uint8)))
+    found, wanted = (float(t.reshape(-1)[at]) for t in (mine, right))
+    return (
+        f"{count / wrong.numel():.2%} of the elements are another number of eight bits than the right one, or than "
+        f"PyTorch's, where rounding on the way does not decide: first {found:.9g} instead of {wanted:.9g}"
+    )
+
+
 def lone(
     got: torch.Tensor, right: torch.Tensor, allowed: torch.Tensor, again: Iterable[torch.Tensor]
 ) -> torch.Tensor | None:
@@ -117,14 +150,14 @@ def lone(
     if not 0 < int(wrong.sum()) <= max(1.0, RARE * wrong.numel()):
         return None
     size, lost = torch.zeros_like(error), torch.zeros_like(error)
-    wrong_anyhow = wrong & ~torch.isfinite(got)
+    wrong_anyhow = wrong & ~torch.isfinite(error)
     for other in again:
         away = (other.double() - right.double()).abs()
         size = torch.maximum(size, torch.where(torch.isfinite(away), away, size))
         lost += ~(away < LOST * right.double().abs())
         excused = (error <= ALIKE * size) | (lost >= LOST_IN)
         if not bool((wrong & ~excused | wrong_anyhow).any()):
-            return torch.where(wrong, right.to(got.dtype), got)
+            return chosen(wrong, narrowed(right, got.dtype), got)
     return None
 
 

@@ -105,7 +105,8 @@ LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
 MOST_DIED = 3  # contents of which the module's process dies: each costs a new one
 SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
 MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged
-UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+EIGHT_BITS = {"float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3}
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, **EIGHT_BITS}
 FULL_WIDTH = frozenset({"int32", "int64"})  # of narrower ones wide integers are as wide already
 OPERAND_ROUNDOFF = {"strict": 0.0, "tf32": 2.0**-11, "any": 2.0**-8}  # of fp32 products, by the precision allowed
 OWN_UNITS = 4.0  # of rounding, in sixteen bits
@@ -192,8 +193,9 @@ class ProblemSession:
 
     @property
     def decided_on_content(self) -> bool:
-        """Whether rounding may decide on outputs by a step, as on integers and truth values: seen on their content."""
-        return any(s.dtype in INTEGERS or s.dtype == "bool" for s in self.fp.outputs) or has_steps(self.fp)
+        """Whether rounding may decide on outputs by a step, as on integers and 8-bit floats: seen on their content."""
+        few = {*INTEGERS, *EIGHT_BITS, "bool"}
+        return any(s.dtype in few for s in self.fp.outputs) or has_steps(self.fp)
 
     @property
     def exceeds_cache(self) -> bool:

@@ -244,6 +244,8 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"single precision|fp ?32", "float32"),
     (r"double precision|fp ?64", "float64"),
     (r"bf ?16", "bfloat16"),
+    (r"e4m3(?:fn)?", "float8_e4m3fn"),
+    (r"e5m2", "float8_e5m2"),
     (r"([1-6])d tensors?", r"rank\1"),
 )
 _FILLER = frozenset(

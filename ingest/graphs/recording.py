@@ -219,7 +219,7 @@ def refuse_dtype(problem: Problem, spec: TensorSpec) -> None:
     if spec.dtype not in ITEM_BYTES:
         raise ProblemError(
             f"{problem.name}: there is a tensor of {spec.dtype}, which kernels cannot be given here; use one of "
-            f"{', '.join(ITEM_BYTES)} (fp8 values can be kept as bfloat16)."
+            f"{', '.join(ITEM_BYTES)}."
         )
 
 
