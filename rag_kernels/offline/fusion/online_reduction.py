@@ -25,7 +25,7 @@ from rag_kernels.offline.ir.patterns import (
 )
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite
-from rag_kernels.offline.lowering.lower import Lowered, Stored, with_values
+from rag_kernels.offline.lowering.lower import Lowered, values_of, with_values
 
 STREAMED = 4  # sums of exponentials of narrow rows, of which nothing is stored, run in one pass from so much less on
 Row = tuple[ir.Value, frozenset[ir.Atom]]  # what is reduced, and over which loops
@@ -34,7 +34,7 @@ Row = tuple[ir.Value, frozenset[ir.Atom]]  # what is reduced, and over which loo
 def one_pass(lowered: Lowered, kept: int) -> Lowered:
     """Return the steps with values rewritten to one pass over the data, where rows have more than `kept` bytes."""
     change = _OnePass(kept)
-    values = [step.value for step in lowered.steps if isinstance(step, Stored)]
+    values = [value for step in lowered.steps for value in values_of(step)]
     inside = {a for v in values for group in v.dims for a in ir.leaves(group)}
     change.collect(values, inside)
     return replace(lowered, steps=tuple(with_values(step, lambda v: rewrite(v, change)) for step in lowered.steps))
