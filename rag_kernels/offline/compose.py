@@ -30,9 +30,11 @@ from rag_kernels.offline.cuda.multi_block_rows import MAX_ROW_ELEMENTS
 from rag_kernels.offline.foreign_kernel import Foreign, is_foreign
 from rag_kernels.offline.fusion.attention import find_sites, lowered_with_attention
 from rag_kernels.offline.fusion.common_values import shared
+from rag_kernels.offline.fusion.components import with_components_apart
 from rag_kernels.offline.fusion.layouts import laid_as_read
 from rag_kernels.offline.fusion.loops import key_of
 from rag_kernels.offline.fusion.online_reduction import one_pass
+from rag_kernels.offline.fusion.pieces import read_in_pieces
 from rag_kernels.offline.fusion.planner import Planner, Split
 from rag_kernels.offline.fusion.quantised import with_quantised
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
@@ -169,12 +171,12 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     short = min(parameters.short, WRITTEN_OUT)
     begin = partial(Lowering, fp, free=parameters.free_sizes, short=short, again=again)
     lowered = lowered_with_attention(begin, rules) if parameters.attention else begin().run(rules)
-    lowered = with_shared_values(lowered)
+    lowered = with_shared_values(read_in_pieces(lowered))
     specs = dict(lowered.buffers)
     checker = Checker(specs)
     lowered = without_rematerialization(lowered.checked(checker, "Lowering")).checked(checker, "Rematerialisation")
     if backend == "cuda":
-        lowered = laid_as_read(lowered)
+        lowered = laid_as_read(with_components_apart(lowered))
         specs.update(lowered.buffers)
         lowered = lowered.checked(checker, "The layout of temporary values")
         lowered = one_pass(lowered, KEPT_BYTES).checked(checker, "The rewriting to one pass")

@@ -31,7 +31,7 @@ from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.expressions import add, cast_value
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.parameters import PIECE
-from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.ir.patterns import NARROWED, before_rounding, sixteen_bits, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.lowering.lower import (
@@ -153,7 +153,9 @@ class Planner:
         inner = innermost(value) | (main[1] if main else frozenset())
         value = rewrite(
             value,
-            lambda v: self.load_of(v) if v in alone or self.is_stored_first(v, loops, inner) else self.cut(v, main),
+            lambda v: (
+                self.load_of(v) if v in alone or self.is_stored_first(v, loops, inner, main) else self.cut(v, main)
+            ),
         )
         outer, reduced = main or (frozenset(root), frozenset())
         self.add(Region({buffer: value}, ordered(outer), ordered(reduced), {buffer: slot} if slot else {}))
@@ -175,7 +177,9 @@ class Planner:
         narrow = self.load_of(replace(value, dims=dims, arg=arg))
         return ir.Op(value.dims, value.dtype, Operator.SAME, (narrow,))
 
-    def is_stored_first(self, value: ir.Value, loops: frozenset[ir.Atom], inner: frozenset[ir.Atom]) -> bool:
+    def is_stored_first(
+        self, value: ir.Value, loops: frozenset[ir.Atom], inner: frozenset[ir.Atom], main: Key | None
+    ) -> bool:
         """Return whether a value is worth storing before a region of these loops: it has few elements, of which each is
         looked up in a table or costly to compute, and is used often.
 
@@ -186,6 +190,8 @@ class Planner:
         laid = {leaf for group in value.dims for leaf in ir.leaves(group)}
         if not own <= laid:
             return False  # it runs inside a window (a transposed convolution's): a tensor would have no such dimension
+        if main and own <= main[0]:
+            return False  # it is one for each row, which has it once
         if laid >= loops:
             return False  # it is expanded along these loops: a tensor of it would be as large
         if not own < loops or value.dtype not in ITEMSIZE or USED_OFTEN * ir.size_of(own) > ir.size_of(loops):
@@ -209,8 +215,10 @@ class Planner:
         reads = reads_of(region)
         for place in range(len(self.regions) - 1, -1, -1):
             other = self.regions[place]
-            if isinstance(other, Library | OwnText):
+            if isinstance(other, Library) or (isinstance(other, OwnText) and in_turn(region, other)):
                 break
+            if isinstance(other, OwnText):
+                continue
             touched = bool(reads & other.written.keys())
             near = inlined(region, other) if touched else region
             reads_it = touched and bool(reads_of(near) & other.written.keys())
@@ -252,6 +260,8 @@ class Planner:
         """Return a load in place of a reduction that has other loops than the region, or None to keep the value."""
         if isinstance(value, ir.Op) and main and is_costly_of_rows(value, main):
             return self.load_of(value)
+        if isinstance(value, ir.Op) and value.operator in NARROWED and is_of_other_product(value, main):
+            return self.load_of(value)
         if is_of_pair(value) and key_of(value.args[0]) != main:
             return self.load_of(value)  # a pair itself is no tensor's element
         if not isinstance(value, ir.Reduce | ir.Scan):
@@ -278,10 +288,10 @@ class Planner:
             while name in self.buffers:
                 name += "_"
             atoms = tuple(a for g in value.dims for a in ir.leaves(g))
-            flat = replace(value, dims=tuple((a,) for a in atoms))  # a dimension for each loop, none of size 1
-            storage = rounding_of(value) or value.dtype
+            flat: ir.Value = replace(value, dims=tuple((a,) for a in atoms))  # one for each loop, none of size 1
+            storage = rounding_of(value) or sixteen_bits(value) or value.dtype
             self.buffers[name] = TensorSpec(flat.shape, storage)
-            self.store(name, flat)
+            self.store(name, before_rounding(flat, storage))
             forms = tuple(ir.Form(((a, 1),)) for a in atoms)
             stored = tuple((a,) for a in atoms)
             self.stored[value] = ir.Load(value.dims, value.dtype, name, stored, forms, storage)
@@ -345,7 +355,8 @@ class Planner:
                 return 1
             rows = ir.size_of(outer)
             if rows < self.split.columns and length >= self.split.column and is_column(value):
-                return min(self.split.columns // rows, 2 * length // self.split.column)
+                most = max(2 * length // self.split.column, min(length // LEAST_PART, FULL_COLUMNS // rows))
+                return min(self.split.columns // rows, most)
             return 1 if rows >= self.split.rows or length < self.split.length else self.split.rows // max(1, rows)
         if is_half(value):
             return 1  # its kernel splits the depth itself
@@ -375,6 +386,12 @@ class Planner:
 def settled(region: Region) -> Region:
     """Return the region with the loops that its own have become: splitting a reduction splits its loops elsewhere."""
     return replace(region, outer=ir.leaves(region.outer), reduced=ir.leaves(region.reduced))
+
+
+def in_turn(region: Region, other: Region) -> bool:
+    """Return whether a region must run after another: one of them reads or writes what the other writes."""
+    reads = bool(reads_of(region) & other.written.keys() or reads_of(other) & region.written.keys())
+    return reads or bool(region.written.keys() & other.written.keys())
 
 
 def inlined(region: Region, other: Region) -> Region:
@@ -422,6 +439,17 @@ def is_of_rows(value: ir.Value) -> bool:
     return len(keys) == 1 and ir.tree_atoms(value) == next(iter(keys))[0]
 
 
+def is_of_other_product(value: ir.Value, main: Key | None) -> bool:
+    """Return whether a value is one for each result of a product in a nest of its own: that stores it as it is."""
+    found = reductions(value)
+    return len(found) == 1 and bool(tile_of(found[0])) and main != key_of(found[0]) and is_each(value, found[0])
+
+
+def is_each(value: ir.Value, reduction: ir.Value) -> bool:
+    """Return whether a value has an element for each of a reduction's."""
+    return ir.tree_atoms(value) == key_of(reduction)[0]
+
+
 def is_costly_of_rows(value: ir.Value, main: Key) -> bool:
     """Return whether a value is worth storing once for each row of other loops, of which a region takes every element.
 
@@ -440,8 +468,9 @@ def innermost(value: ir.Value) -> frozenset[ir.Atom]:
 
 
 def is_costly(value: ir.Value) -> bool:
-    """Return whether a value is that of a costly operator."""
-    return isinstance(value, ir.Op) and value.operator.traits.costly
+    """Return whether a value is that of a costly operator: a division of 64 bits takes a hundred instructions."""
+    divided = isinstance(value, ir.Op) and value.operator in {Operator.QUOTIENT, Operator.REST}
+    return isinstance(value, ir.Op) and (value.operator.traits.costly or (divided and value.dtype == "int64"))
 
 
 def is_work(value: ir.Value) -> bool:
@@ -490,13 +519,22 @@ def is_of_pair(value: ir.Value) -> TypeGuard[ir.Op]:
 
 
 def is_column(value: ir.Reduce) -> bool:
-    """Return whether neighbours in memory belong to other sums: the innermost loop of what is read is not summed."""
+    """Return whether neighbours in memory belong to other sums: the innermost loop of what is read is not summed.
+
+    What all sums read alike, a factor for each of their elements, may lie as it does; where nothing else is summed
+    they are sums over pairs, whose other half is each sum's own.
+    """
     over = set(ir.leaves(value.over))
-    loads = [v for v in ir.walk(value.arg) if isinstance(v, ir.Load) and ir.tree_atoms(v) & over]
-    last = [f for v in loads for f in v.index[-1:] if isinstance(f, ir.Form)]
-    return len(last) == len(loads) and all(f.terms and f.terms[-1][0].leaves()[-1] not in over for f in last)
+    loads = [v for v in ir.walk(value.arg) if isinstance(v, ir.Load)]
+    summed = [v for v in loads if ir.tree_atoms(v) & over]
+    own = [v for v in summed if not ir.tree_atoms(v) <= over]
+    if not own:
+        return any(ir.tree_atoms(v) for v in loads if v not in summed)
+    last = [next((f for f in reversed(v.index) if not isinstance(f, ir.Form) or f.terms), None) for v in own]
+    return all(isinstance(f, ir.Form) and f.terms[-1][0].leaves()[-1] not in over for f in last)
 
 
+LEAST_PART, FULL_COLUMNS = 256, 1 << 14  # elements of a part of a column; columns by which a device is busy
 WORK = 4  # operators of a value that is rather read
 MOST_PIECES = 64  # of one buffer that a nest stores
 USED_OFTEN, LONG_ROW = 16, 8  # times that an element stored first is used; elements of a row read where it lies

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.expressions import Expr
+from rag_kernels.offline.ir.expressions import Expr, quotient, rest
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.lowering.lower import FEW_AGAIN, Lowering
 
@@ -53,7 +53,10 @@ def at(
     What would cost much to compute again is stored first, unless it is `light` though it does not look so.
     """
     dim %= len(value.dims)
-    if len(ir.leaves(value.dims[dim])) > 1 or not (light or is_light(value, lowering.again)):
+    merged, kept = ir.leaves(value.dims[dim]), light or is_light(value, lowering.again)
+    if len(merged) == 2 and kept and (found := of_two(lowering, value, dim, place, group)):
+        return found
+    if len(merged) > 1 or not kept:
         value = lowering.reload(value)
     dims = (*value.dims[:dim], group, *value.dims[dim + 1 :])
     leaf = ir.leaves(value.dims[dim])
@@ -65,6 +68,19 @@ def at(
         again = lowering.reload(value)
         dims = (*again.dims[:dim], group, *again.dims[dim + 1 :])
         return lowering.tracked(placed(again, ir.leaves(again.dims[dim])[0], place, dims))
+
+
+def of_two(lowering: Lowering, value: ir.Value, dim: int, place: ir.Value, group: ir.Group) -> ir.Value | None:
+    """Return the value read at `place` along a dimension of two loops (windows, and what is inside of one), or None."""
+    outer, inner = ir.leaves(value.dims[dim])
+    size = lowering.size((inner,), place.dtype)
+    window, inside = lowering.op(quotient, place, size), lowering.op(rest, place, size)
+    around = value.dims[:dim], value.dims[dim + 1 :]
+    try:
+        part = placed(value, inner, inside, (*around[0], (outer, *group), *around[1]))
+        return lowering.tracked(placed(part, outer, window, (*around[0], group, *around[1])))
+    except ir.Unfusable:
+        return None
 
 
 def is_light(value: ir.Value, most: int = FEW_AGAIN) -> bool:

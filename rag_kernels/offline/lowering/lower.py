@@ -426,9 +426,11 @@ class Lowering:
             laid = [ir.leaves(group) for group in kept.dims]
             if strip(kept) is not strip(value) or dtype != self.storage.get(value, value.dtype):
                 continue
-            if all(groups) and len(set(groups)) == len(groups) and set(laid) == set(groups):
+            long = [group for group in groups if group]
+            if len(set(long)) == len(long) and {group for group in laid if group} == set(long):
                 again = ir.load(name, self.specs[name].shape, dtype)
-                return self.with_dims(again, tuple(again.dims[laid.index(group)] for group in groups))
+                dims = tuple(again.dims[laid.index(group)] if group else () for group in groups)
+                return self.with_dims(again, dims)
         return self.reload(value)
 
     def stored(self, value: ir.Value) -> ir.Load:

@@ -23,12 +23,15 @@ from rag_kernels.offline.ir.expressions import (
     square,
     where,
 )
+from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.reductions import Kind
+from rag_kernels.offline.lowering.computed import placed
 from rag_kernels.offline.lowering.lower import Lowering
 from rag_kernels.offline.lowering.rules_reduce import centred_square, mean_of
 
 LOWEST = {"bool": False, "uint8": 0, "int8": -128, "int16": -32768, "int32": -(1 << 31), "int64": -(1 << 63)}
 """What an integer element becomes whose index is out of range; a floating one becomes NaN."""
+MOST_WANTED = 4  # times that a computed tensor has more elements than are taken of it, each computed where it is wanted
 
 
 def inverse_root(var: Expr, eps: Expr) -> Expr:
@@ -137,8 +140,31 @@ def gather_along(lowering: Lowering, source: ir.Value, dim: int, index: ir.Value
 
 
 def gather(lowering: Lowering, node: Node) -> ir.Value:
-    source = lowering.value(given(node, 0))
-    return gather_along(lowering, source, given(node, 1) % len(source.dims), lowering.value(given(node, 2)))
+    source, index = lowering.value(given(node, 0)), lowering.value(given(node, 2))
+    dim = given(node, 1) % len(source.dims)
+    computed = computed_along(lowering, source, dim, index)
+    return gather_along(lowering, source, dim, index) if computed is None else computed
+
+
+def computed_along(lowering: Lowering, source: ir.Value, dim: int, index: ir.Value) -> ir.Value | None:
+    """Return source[..., index, ...] along `dim` of what is computed, each element where it is wanted.
+
+    None for a tensor, where most elements are wanted, and where what an element takes is not found so: those of a loss
+    are one of each row, and all of them would be written for it.
+    """
+    leaf, others = ir.leaves(source.dims[dim]), [i for i in range(len(source.dims)) if i != dim]
+    alike = all(source.shape[i] == index.shape[i] for i in others)
+    few = MOST_WANTED * math.prod(index.shape) <= math.prod(source.shape)
+    if isinstance(strip(source), ir.Load | ir.Const) or len(leaf) != 1 or not alike or not few:
+        return None
+    for i in others:
+        lowering.loops.unify(source.dims[i], index.dims[i])
+    inside, place = in_range(lowering, index, source.dims[dim])
+    try:
+        found = lowering.tracked(placed(source, leaf[0], place, index.dims))
+    except ir.Unfusable:
+        return None
+    return or_none(lowering, inside, found)
 
 
 def take_along(lowering: Lowering, node: Node) -> ir.Value:
@@ -199,10 +225,20 @@ def picked(
     Nothing outside of the tensor is read. Where an index is out of range, for which PyTorch raises an error or ends the
     CUDA context, a floating result is NaN, an integer the lowest of its type.
     """
-    size = lowering.size(source.stored[dim], index.dtype)
-    inside = lowering.op(lambda index, size: both(index >= 0, index < size), index, size)
-    place = lowering.op(lambda inside, index: where(inside, index, 0), inside, index)
+    inside, place = in_range(lowering, index, source.stored[dim])
     dims, picks = others
     picks[dim] = place
     load = lowering.tracked(ir.Load(dims, source.dtype, source.buffer, source.stored, tuple(picks), source.storage))
-    return lowering.op(lambda inside, x: where(inside, x, LOWEST.get(source.dtype, math.nan)), inside, load)
+    return or_none(lowering, inside, load)
+
+
+def in_range(lowering: Lowering, index: ir.Value, group: ir.Group) -> tuple[ir.Value, ir.Value]:
+    """Return whether an index lies inside of a dimension, and the place that is read: the first one elsewhere."""
+    size = lowering.size(group, index.dtype)
+    inside = lowering.op(lambda index, size: both(index >= 0, index < size), index, size)
+    return inside, lowering.op(lambda inside, index: where(inside, index, 0), inside, index)
+
+
+def or_none(lowering: Lowering, inside: ir.Value, found: ir.Value) -> ir.Value:
+    """Return what was read at a place inside, and what stands for nothing elsewhere."""
+    return lowering.op(lambda inside, x: where(inside, x, LOWEST.get(found.dtype, math.nan)), inside, found)

@@ -112,7 +112,8 @@ def bordered(
     count = length(lowering, value, dim)
     place = lowering.op(before, here, count) if left > 0 else here
     place = lowering.op(after, place, count) if right > 0 else place
-    out = at(lowering, value, dim, place, group)
+    once = mode == "constant" and not any(isinstance(v, ir.Reduce | ir.Scan) for v in ir.walk(value))
+    out = at(lowering, value, dim, place, group, light=once)  # each element is read once then
     if mode != "constant":
         return out
     return lowering.op(where, lowering.op(is_inside, here, count), out, filling)

@@ -21,6 +21,7 @@ from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import LEAST_COLUMNS, LEAST_ROWS, NARROWED, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import graph_dtype
+from rag_kernels.offline.lowering.factor_lines import with_factors_in_lines
 from rag_kernels.offline.lowering.lower import WRITTEN_OUT, Lowering, Rule, is_cheap
 from rag_kernels.offline.lowering.rules_pool import per_dimension, windows_along
 from rag_kernels.offline.lowering.rules_reduce import softmax_value
@@ -381,6 +382,7 @@ PRODUCTS: dict[str, Rule] = {
     "conv_transpose2d": convolution(2, transpose=True),
     "conv_transpose3d": convolution(3, transpose=True),
 }
+OF_MATRICES = ("linear", "matmul", "mm", "bmm")
 
 
 def shape_of(lowering: Lowering, argument: Any) -> tuple[int, ...]:
@@ -492,8 +494,9 @@ def knowing_its_dtype(rule: Rule) -> Rule:
         found = rule(lowering, node)
         if isinstance(found, ir.Value) and node.outputs[0].dtype in HALF:
             values = list(ir.walk(found, enter=inside))
-            alone = not any(isinstance(value, ir.Load) for value in values)
-            for value in values if alone else ():
+            if any(isinstance(value, ir.Load) for value in values):
+                return lowering.rounded(found, node.outputs[0].dtype)
+            for value in values:
                 if isinstance(value, ir.Reduce):
                     value.rounded = value.rounded or node.outputs[0].dtype
         return found
@@ -505,6 +508,7 @@ def product_rules(whose: int, backend: Backend) -> dict[str, Rule]:
     """Return rules for products: none for 0 (the library's), where likely faster for 1, all for 2."""
     if whose == 2 and backend == "cuda":
         ours = {name: knowing_its_dtype(rule) for name, rule in PRODUCTS.items()}
+        ours |= {name: with_factors_in_lines(ours[name]) for name in OF_MATRICES}
         return ours | {ATTENTION: only_in_full(attention)}
     if whose == 1:
         return {name: only_where_faster(rule, backend) for name, rule in PRODUCTS.items() if name != ATTENTION}
