@@ -7,6 +7,7 @@ shapes. Knows nothing of statements or threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -230,10 +231,18 @@ def loop_over(group: tuple[ir.Atom, ...], var: str, names: Names) -> Loop:
 
 
 def loop_order(region: Region, accesses: list[Access]) -> list[ir.Atom]:
-    """Return the atoms outermost first, in the order of memory of the access that runs over most of them."""
+    """Return the atoms outermost first, in the order of memory of the access that runs over most of them.
+
+    A loop on which a computed place depends leads anywhere, as one does that steps far.
+    """
     atoms = [*region.outer, *region.reduced]
-    reference = max(accesses, key=lambda a: len([x for x in atoms if a.stride(x)]))
-    return sorted(atoms, key=lambda a: (reference.stride(a) != 0, -abs(reference.stride(a)), a.serial))
+
+    def step(access: Access, atom: ir.Atom) -> float:
+        anywhere = any(atom in ir.tree_atoms(place) for place, _ in access.values)
+        return math.inf if anywhere else abs(access.stride(atom))
+
+    reference = max(accesses, key=lambda a: len([x for x in atoms if step(a, x)]))
+    return sorted(atoms, key=lambda a: (step(reference, a) != 0, -step(reference, a), a.serial))
 
 
 def merge(

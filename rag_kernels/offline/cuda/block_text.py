@@ -288,6 +288,31 @@ template <class T, int N> struct __align__(sizeof(T) * N < 16 ? sizeof(T) * N : 
 """,
     ),
     Piece(
+        "part_of",
+        """\
+// The elements of a vector from one to another, where the rest is none of this row's.
+template <class T, int N> __device__ Pack<T, N> part_of(const T* __restrict__ from, int64_t begin, int64_t end) {
+  Pack<T, N> v{};
+#pragma unroll
+  for (int u = 0; u < N; ++u) {
+    if (u >= begin && u < end) v.x[u] = from[u];
+  }
+  return v;
+}
+""",
+    ),
+    Piece(
+        "put_part_of",
+        """\
+template <class T, int N> __device__ void put_part_of(T* to, const Pack<T, N>& v, int64_t begin, int64_t end) {
+#pragma unroll
+  for (int u = 0; u < N; ++u) {
+    if (u >= begin && u < end) to[u] = v.x[u];
+  }
+}
+""",
+    ),
+    Piece(
         "join_sums",
         """\
 // Adds neighbours to neighbours that other threads add to: on Hopper four floats by one operation.
@@ -454,6 +479,11 @@ template <class T, class F> __device__ T lane_scan(T v, F f) {
 template <class T, class F> __device__ T row_scan(T v, F f, T start, T& total) {
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const T here = lane_scan(v, f);
+  if (blockDim.x == 32) {  // a row of its own for each warp
+    total = __shfl_sync(0xffffffffu, here, 31);
+    const T left = __shfl_up_sync(0xffffffffu, here, 1);
+    return lane ? left : start;
+  }
   __shared__ T parts[32];
   __syncthreads();
   if (lane == 31) parts[warp] = here;

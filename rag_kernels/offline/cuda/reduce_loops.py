@@ -48,7 +48,11 @@ class ReduceLoops(RegionPrinter):
         raise NotImplementedError
 
     def scan_threads(self, each: int) -> int:
-        """Return the threads of a block that scans a row, `each` elements a thread."""
+        """Return the threads of a row that is scanned, `each` elements a thread."""
+        raise NotImplementedError
+
+    def scanned_rows(self) -> int:
+        """Return how many rows a block scans."""
         raise NotImplementedError
 
     def total(self, loops: list[Loop]) -> str:
@@ -261,14 +265,16 @@ class ReduceLoops(RegionPrinter):
         self.striped = self.storing and 0 < size <= EXCHANGED_BYTES
         for v in found if self.striped else []:
             name, ctype = self.printer.name("handed"), CTYPES[v.dtype]
-            here = f"{name}[{SCANNED} * threadIdx.x + u]"
+            each, rows = SCANNED * self.scan_threads(SCANNED), self.scanned_rows()
+            row = f"{each} * threadIdx.y + " if rows > 1 else ""
+            here = f"{name}[{row}{SCANNED} * threadIdx.x + u]"
             self.before += [
-                f"__shared__ {ctype} {name}[{SCANNED * self.scan_threads(SCANNED)}];",
+                f"__shared__ {ctype} {name}[{each * rows}];",
                 "#pragma unroll",
                 f"for (int u = 0; u < {SCANNED}; ++u) {here} = {inner.known[v]};",
                 "__syncwarp();",
             ]
-            inner.known[v] = f"{name}[{STRIPED}]"
+            inner.known[v] = f"{name}[{row}{STRIPED}]"
 
     def each_scanned(self, lines: list[str], place: str = f"{SCANNED} * int64_t(threadIdx.x) + u") -> list[str]:
         """Return the lines for each of the neighbours that a thread takes of a stretch that is scanned."""

@@ -28,6 +28,7 @@ from rag_kernels.offline.ir.parameters import Number, c_name, start_name
 KEPT_COLUMN, KEPT_NUMBERS, MANY_COLUMNS = 64, 96, 1 << 17
 WARP, EACH = 32, 8  # lanes; elements of a column of few that a thread has at least
 LONG, FEW_THREADS = 8, 1 << 15  # pieces of a thread; threads that leave most of a device idle in blocks of 256
+SHORT_SCAN, MANY_SCANS = 1024, 1 << 12  # elements of rows, and rows, of which each warp scans one
 SHORT_COLUMN, LONG_WINDOW = 32, 512  # elements that one thread does alone, and where there are many windows
 
 
@@ -181,7 +182,7 @@ class CudaRegion(ReduceLoops):
                 return [f"{name}<<<blocks(({count} + {threads} - 1) / {threads}), {threads}, 0, stream>>>{call}"]
             case "row":
                 if self.has_scan():
-                    return [depth, f"{name}<<<blocks({outer}), {self.scan_threads(SCANNED)}, 0, stream>>>{call}"]
+                    return [depth, self.scan_launch(name, SCANNED, arguments)]
                 block = f"row_block(small({self.total(self.nest.reduced)}), {outer})"
                 return [
                     f"const dim3 block = {block};",
@@ -213,8 +214,22 @@ class CudaRegion(ReduceLoops):
             many //= 2
         return wide, str(many)
 
+    def scanned_rows(self) -> int:
+        """Return how many rows a block scans: of many short ones each warp has one, and no warp waits for others."""
+        short = self.reduced_count() <= SHORT_SCAN and count_of(self.nest.outer) >= MANY_SCANS
+        return self.parameters.threads // WARP if short else 1
+
+    def scan_launch(self, name: str, each: int, arguments: list[str]) -> str:
+        """Return the launch of a kernel that scans rows."""
+        rows, outer, call = self.scanned_rows(), self.total(self.nest.outer), f"({', '.join(arguments)});"
+        if rows == 1:
+            return f"{name}<<<blocks({outer}), {self.scan_threads(each)}, 0, stream>>>{call}"
+        return f"{name}<<<blocks((small({outer}) + {rows - 1}) / {rows}), dim3({WARP}, {rows}), 0, stream>>>{call}"
+
     def scan_threads(self, each: int) -> int:
-        """Return the threads of a block that scans a row, `each` elements a thread: of short rows the rest is idle."""
+        """Return the threads of a row that is scanned, `each` elements a thread: of short rows the rest is idle."""
+        if self.scanned_rows() > 1:
+            return WARP
         return min(self.parameters.long_threads, WARP * -(-self.reduced_count() // (WARP * each)))
 
     def solo(self) -> bool:
@@ -281,7 +296,7 @@ class CudaRegion(ReduceLoops):
         """
         outer = self.total(self.nest.outer)
         head = ["const int64_t t = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;", f"if (t >= {outer}) return;"]
-        if self.has_scan():
+        if self.has_scan() and self.scanned_rows() == 1:
             head = ["const int64_t t = blockIdx.x;"]
         return [*head, *self.indices(self.sharing_last(), "t"), *self.passes("row", "true", "threadIdx.x == 0")]
 

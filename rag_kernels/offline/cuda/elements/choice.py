@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.cuda.elements.kept_columns import KeptColumns, kept_columns
+from rag_kernels.offline.cuda.elements.odd_rows import odd_rows
 from rag_kernels.offline.cuda.elements.short_lanes import ShortLanes, short_lanes_region
 from rag_kernels.offline.cuda.elements.stepped_points import stepped_points
 from rag_kernels.offline.cuda.elements.strided_points import strided_points
@@ -40,5 +41,6 @@ def wide_region(
     kinds = turned_region, stepped_points, strided_points
     point = next((made for kind in kinds if (made := kind(region, function, sizes, parameters))), None)
     vectorized = point or vectorized_region(region, function, sizes, parameters)
-    short = vectorized or short_lanes_region(region, function, sizes, parameters)
+    odd = vectorized or odd_rows(region, function, sizes, parameters)
+    short = odd or short_lanes_region(region, function, sizes, parameters)
     return short or strip_points(region, function, sizes, parameters)

@@ -61,7 +61,11 @@ class KeptColumns(CudaRegion):
             return False
         for v in steps:
             text = f"{self.printer.pointers[v.buffer]}[{nest.offset(nest.accesses[v])}]"
-            if text not in self.kept_loads and neighbours(nest.accesses[v], lane, nest, self.width):
+            if (
+                text not in self.kept_loads
+                and not nest.accesses[v].values
+                and neighbours(nest.accesses[v], lane, nest, self.width)
+            ):
                 name = f"{c_name(v.buffer)}_v{len(self.kept_loads) or ''}"
                 self.kept_loads[text] = name, v
                 vector = Vector(name, v.buffer, stored_type(v.storage, "cuda"), self.width)

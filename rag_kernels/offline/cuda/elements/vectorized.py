@@ -67,6 +67,8 @@ class VectorizedRegion(CudaRegion):
     made: set[str] = field(default_factory=set)  # those that it has made
     gathers: bool = True  # whether rows at computed places may be taken so
     gathered: dict[ir.Load, str] = field(default_factory=dict)  # loads at computed places, which hold for a whole row
+    followed: dict[ir.Load, str] = field(default_factory=dict)  # the same, which hold for a vector
+    places: list[str] = field(default_factory=list)  # what computes these, before the vectors of this pass
     taken: list[Taken] = field(default_factory=list)  # what takes the elements of a vector together, in this pass
     finish: list[str] = field(default_factory=list)  # from what a thread has to what threads join
 
@@ -152,16 +154,28 @@ class VectorizedRegion(CudaRegion):
     def open_inner(self, scope: Scope) -> Scope:
         """Return the scope inside the loop over a quad's elements, where loads are its components."""
         inner = Scope(scope, taken=self.read)
-        inner.vectors |= dict([*self.loads.items(), *self.gathered.items()])
+        self.follow(scope)
+        inner.vectors |= dict([*self.loads.items(), *self.gathered.items(), *self.followed.items()])
         inner.known |= {key: self.element_in(name) for key, name in inner.vectors.items()}
         return inner
 
     def begin(self, scope: Scope) -> None:
         """Compute the places of gathered rows, which the addresses of their vectors name."""
         for load, name in self.gathered.items():
-            places = self.nest.accesses[load].values
-            steps = [f"{self.printer.emit(index, scope)} * ({text_of(stride)})" for index, stride in places]
-            self.addresses[name] = " + ".join([self.addresses[name], *steps])
+            self.addresses[name] = self.place_in(load, self.addresses[name], scope)
+
+    def place_in(self, load: ir.Load, start: str, scope: Scope) -> str:
+        """Return the address of a vector at a computed place, whose statements the scope takes."""
+        places = self.nest.accesses[load].values
+        return " + ".join([start, *(f"{self.printer.emit(i, scope)} * ({text_of(stride)})" for i, stride in places)])
+
+    def follow(self, scope: Scope) -> None:
+        """Compute the places of vectors that lie elsewhere in each step of a pass."""
+        places = Scope(scope)
+        for load, name in self.followed.items():
+            start = " + ".join(part for part in self.starts[name] if part)
+            self.addresses[name] = self.place_in(load, start, places)
+        self.places = places.lines
 
     def element_in(self, name: str, place: str = "u") -> str:
         """Return an element of a vector as C, in the type in which arithmetic runs."""
@@ -238,11 +252,13 @@ class VectorizedRegion(CudaRegion):
         if before is not None:
             rest = [*before, "if (inside) {", *indent(rest), "}"]
         loads = {n: inside.format(self.loaded(n), vectors[n].type) for n in used}
-        return [*(f"const {vectors[n].type} {n} = {load};" for n, load in loads.items()), *rest]
+        places, self.places = self.places if {*used} & {*self.followed.values()} else [], []
+        return [*places, *(f"const {vectors[n].type} {n} = {load};" for n, load in loads.items()), *rest]
 
     def in_order(self, names: set[str]) -> list[str]:
         """Return the names of vectors that are loaded, in the order in which they were found."""
-        return [n for n in dict.fromkeys([*self.loads.values(), *self.gathered.values()]) if n in names]
+        every = [*self.loads.values(), *self.gathered.values(), *self.followed.values()]
+        return [n for n in dict.fromkeys(every) if n in names]
 
     def declared(self, taken: Taken) -> list[str]:
         """Return the declaration of an array that takes a vector's elements."""
@@ -313,6 +329,7 @@ class VectorizedRegion(CudaRegion):
 
     def row(self) -> list[str]:
         kept = [] if self.has_scan() else self.kept_names() or self.kept_of_one()  # a scan goes over it in stretches
+        kept = [name for name in kept if name not in self.followed.values()]
         if len(kept) > FEW_KEPT:
             kept = [name for name in kept if not self.is_shared(name)]
         self.held = tuple(kept)
@@ -426,8 +443,7 @@ class VectorizedRegion(CudaRegion):
             return [f"{name}<<<blocks((small({count}) + THREADS - 1) / THREADS), THREADS, 0, stream>>>{call}"]
         outer = self.total(self.nest.outer)
         if self.has_scan():
-            threads = self.scan_threads(self.width)
-            return [f"small({self.quads});", f"{name}<0><<<blocks({outer}), {threads}, 0, stream>>>{call}"]
+            return [f"small({self.quads});", self.scan_launch(f"{name}<0>", self.width, arguments)]
         items = self.items()
         grid = f"<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}"
         once = ", true" if self.reads_once() else ""
@@ -510,21 +526,25 @@ def find_quads(found: VectorizedRegion) -> bool:
         if isinstance(v, ir.Load) and plain and neighbours(nest.accesses[v], axis, nest, width):
             if nest.accesses[v].values and not found.gathers:
                 continue
-            if nest.accesses[v].values:
-                found.gathered[v] = found.names[v] = found.name_of(v.buffer, nest.accesses[v])
+            if places := nest.accesses[v].values:
+                steady = all(is_of_row(place, nest) for place, _ in places)
+                if not steady and found.has_scan():
+                    continue
+                known = found.gathered if steady else found.followed
+                known[v] = found.names[v] = found.name_of(v.buffer, nest.accesses[v])
                 continue
             text = f"{found.printer.pointers[v.buffer]}[{nest.offset(nest.accesses[v])}]"
             if text not in found.loads:
                 found.loads[text] = found.name_of(v.buffer, nest.accesses[v])
             found.names[v] = found.loads[text]
-    return bool(found.loads or found.targets or found.gathered)
+    return bool(found.loads or found.targets or found.gathered or found.followed)
 
 
 def neighbours(access: Access, axis: Loop, nest: Nest, width: int) -> bool:
     """Return whether elements along the axis lie side by side, each quad at a multiple of its size."""
     if not is_step(access, axis) or value_of(access.constant, nest) % width:
         return False
-    if access.values and not all(is_of_row(index, nest) and stride for index, stride in access.values):
+    if not all(is_of_vector(index, axis) and stride for index, stride in access.values):
         return False
     return all(access.stride(loop.leaves[-1]) % width == 0 for loop in others(axis, nest))
 
@@ -534,10 +554,20 @@ def value_of(poly: Poly, nest: Nest) -> int:
     return sum(n * math.prod(nest.names.leaf[name].size for name in names) for names, n in poly.items())
 
 
+def is_of_vector(index: ir.Value, axis: Loop) -> bool:
+    """Return whether a computed place is the same along a vector."""
+    return not ir.tree_atoms(index) & set(axis.leaves) and not has_reduction(index)
+
+
+def has_reduction(value: ir.Value) -> bool:
+    """Return whether a value is what something comes to."""
+    return any(isinstance(v, ir.Reduce | ir.Scan) for v in ir.walk(value))
+
+
 def is_of_row(index: ir.Value, nest: Nest) -> bool:
     """Return whether a computed place is the same along a whole row, or along a point's lane."""
     inner = {leaf for loop in (*nest.reduced, *([nest.lane] if nest.lane else [])) for leaf in loop.leaves}
-    return not ir.tree_atoms(index) & inner and not any(isinstance(v, ir.Reduce | ir.Scan) for v in ir.walk(index))
+    return not ir.tree_atoms(index) & inner and not has_reduction(index)
 
 
 def others(axis: Loop, nest: Nest) -> list[Loop]:

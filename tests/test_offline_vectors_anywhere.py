@@ -1,0 +1,65 @@
+"""Rows of odd lengths, rows that lie anywhere, few columns, short scans: by the text, which is right, emulated."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.emulated_texts import heads, right_text
+from support.generated_kernels import Case
+
+from rag_kernels.offline import compose
+from rag_kernels.offline.compose import split_of
+from rag_kernels.offline.cuda import region, tiled_scans
+from rag_kernels.offline.cuda.elements import wide_columns
+from rag_kernels.offline.fusion import planner
+
+
+def test_rows_of_an_odd_length_are_read_in_vectors(tmp_path: Path) -> None:
+    body = "a = x.float(); s = torch.softmax(a, -1); b, i = a.max(-1); "
+    body += "return s, torch.logsumexp(a, -1), b, i, (a * y).sum(1)"
+    text = right_text(Case(body, "torch.randn(7, 1043).bfloat16()", "torch.randn(1043)"), tmp_path)
+    assert "Pack<__nv_bfloat16, 8> x_v" in text and "part_of<" in text
+
+
+def test_columns_of_few_are_cut_where_all_have_a_factor_in_common(tmp_path: Path) -> None:
+    text = right_text(Case("return y.t() @ x", "torch.randn(4096, 40)", "torch.randn(4096, 1)"), tmp_path)
+    assert sum(" columns of " in head for head in heads(text)) == 2
+
+
+def test_rows_that_lie_anywhere_are_added_up_in_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide_columns, "FULL", 0)
+    body = "e = x[(y * 2654435761 + 5) % 50]; return e.float().sum(1), e.float().pow(2).sum((1, 2))"
+    text = right_text(Case(body, "torch.randn(50, 64).half()", "torch.randint(0, 1 << 30, (20, 6))"), tmp_path)
+    assert len(re.findall(r"const Pack<__half, 8> x_v\d? = .*v\d+", text)) == 2
+
+
+def test_places_of_64_bits_are_divided_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "USED_OFTEN", 4)
+    monkeypatch.setattr(compose, "split_of", lambda p: replace(split_of(p), costly=1))
+    body = "return x[(y * 2654435761 + 5) % 50].sum(1)"
+    text = right_text(Case(body, "torch.randn(50, 64)", "torch.randint(0, 1 << 30, (20, 6))"), tmp_path)
+    assert len(heads(text)) == 2
+
+
+def test_components_of_a_sum_over_pairs_share_the_pairs(tmp_path: Path) -> None:
+    body = "d = x[:, None] - x[None]; f = torch.exp(-d.pow(2).sum(-1)); return (f[..., None] * d).sum(1), f.sum(1) + y"
+    text = right_text(Case(body, "torch.randn(70, 3)", "torch.randn(1)"), tmp_path)
+    assert text.count("rk_exp(-") == 1 and len(heads(text)) == 1
+
+
+def test_columns_of_which_nothing_is_shared_stay_one_result(tmp_path: Path) -> None:
+    assert "pieces" not in right_text(
+        Case("return (x * 2).sum(1) + y", "torch.randn(40, 33, 3)", "torch.randn(3)"), tmp_path
+    )
+
+
+def test_each_warp_scans_a_short_row_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(region, "MANY_SCANS", 8)
+    monkeypatch.setattr(tiled_scans, "MANY_ROWS", 8)
+    body = "c = torch.cumprod(torch.cat([torch.ones_like(x[:, :1]), 1 - torch.sigmoid(x)], 1), 1)[:, :-1]; "
+    body += "return torch.cumsum(x, 1) + y, c"
+    text = right_text(Case(body, "torch.randn(9, 131)", "torch.randn(1)"), tmp_path)
+    assert text.count("dim3(32, 2)") == 2
