@@ -63,3 +63,9 @@ def test_each_warp_scans_a_short_row_of_its_own(tmp_path: Path, monkeypatch: pyt
     body += "return torch.cumsum(x, 1) + y, c"
     text = right_text(Case(body, "torch.randn(9, 131)", "torch.randn(1)"), tmp_path)
     assert text.count("dim3(32, 2)") == 2
+
+
+def test_long_windows_are_rows(tmp_path: Path) -> None:
+    body = "return (x.unfold(1, 100, 40) * y).pow(2).sum(-1), x.unfold(1, 8, 4).amax(-1)"
+    text = right_text(Case(body, "torch.randn(3, 420)", "torch.randn(100)"), tmp_path)
+    assert [head.partition(" of ")[0].split()[-1] for head in heads(text)] == ["rows", "columns"]

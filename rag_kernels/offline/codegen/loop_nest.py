@@ -15,6 +15,7 @@ from typing import Literal
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 
+LONG_WINDOW = 64  # elements of a window that is read as a row is, by neighbouring threads
 Poly = dict[tuple[str, ...], int]  # monomials over size names -> coefficient
 
 
@@ -201,7 +202,7 @@ def build_nest(region: Region, names: Names) -> Nest:
     every = [*stores.values(), *accesses.values()]
     order = loop_order(region, every)
     inner = order[-1] if order else None
-    windowed = any(a.window for a in region.reduced)
+    windowed = any(a.window and a.size < LONG_WINDOW for a in region.reduced)
     reduced = [a for a in order if a in region.reduced]
     outer = [a for a in order if a in region.outer]
     schedule: Schedule = "point" if not reduced else "row" if inner in reduced and not windowed else "column"
