@@ -92,6 +92,51 @@ def test_segments_by_lengths(made: Made) -> None:
         compared(fp, call, torch.randn(sum(lengths), 4), torch.tensor(lengths))
 
 
+RISING = {
+    "repeated": (
+        "i = torch.repeat_interleave(torch.arange(y.shape[0], device=x.device), y, output_size=x.shape[0])",
+        "torch.tensor([4, 0, 5])",
+        lambda lengths: torch.tensor(lengths),
+    ),
+    "looked up": (
+        "i = torch.searchsorted(y, torch.arange(x.shape[0], device=x.device), right=True) - 1",
+        "torch.tensor([0, 4, 4])",
+        lambda lengths: offsets(*lengths)[:-1],
+    ),
+    "by ends": (
+        "i = torch.bucketize(torch.arange(x.shape[0], device=x.device), y, right=True)",
+        "torch.tensor([4, 4, 9])",
+        lambda lengths: offsets(*lengths)[1:],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RISING)
+def test_sums_by_an_index_that_rises_are_segments(name: str, made: Made) -> None:
+    """Lengths of sequences, or bounds, say where rows go."""
+    index, y, lengths_to = RISING[name]
+    body = (
+        f"{index}; z = x.new_zeros(3, x.shape[1]);"
+        "return z.index_add(0, i, x, alpha=2), (z + 1).index_add(0, i, x),"
+        "z.scatter_add(0, i[:, None].expand(-1, x.shape[1]), x), z[:, 0].index_add(0, i, x[:, 0])"
+    )
+    case = Case(body, "torch.randn(9, 4)", y)
+    fp, call = made("rising", case)
+    plan = write(fp, LANGUAGES["cuda"])
+    assert plan is not None and "join_sum" not in plan.candidate.source
+    for lengths in ((4, 0, 5), (0, 0, 9), (9, 0, 0)):
+        compared(fp, call, torch.randn(sum(lengths), 4), lengths_to(lengths))
+
+
+@pytest.mark.parametrize(("rows", "right", "found"), [("9", True, True), ("1, 10", True, False), ("9", False, False)])
+def test_sums_by_an_index_of_another_form_are_scattered(rows: str, right: bool, found: bool) -> None:
+    """One that counts from one, or that is asked from the left."""
+    index = f"torch.bucketize(torch.arange({rows}), y, right={right})"
+    case = Case(f"return x.new_zeros(3, 4).index_add(0, {index}, x)", "torch.randn(9, 4)", "torch.tensor([4, 4, 10])")
+    plan = write(functional("other", case), LANGUAGES["cuda"])
+    assert plan is not None and ("segments::" in plan.candidate.source) is found
+
+
 def test_nothing_is_joined_atomically_and_no_place_is_looked_up() -> None:
     plan = write(functional("few", Case(SEGMENTS, "torch.randn(9, 8)", "torch.tensor([0, 3, 9])")), LANGUAGES["cuda"])
     assert plan is not None and "atomic" not in plan.candidate.source and "segments::meet<Sum>" in plan.candidate.source

@@ -127,15 +127,14 @@ from rag_kernels.offline.lowering.rules_sample import affine_grid, cdist, col2im
 from rag_kernels.offline.lowering.rules_scatter import (
     bincount,
     embedding_backward,
-    embedding_bag,
     histogram,
     index_put,
     index_rows,
     max_pool_backward,
     max_unpool,
     scatter,
-    segment_reduce,
 )
+from rag_kernels.offline.lowering.rules_segment import embedding_bag, segment_reduce
 from rag_kernels.offline.lowering.rules_shape import (
     broadcast_tensors,
     cat,

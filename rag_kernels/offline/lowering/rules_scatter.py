@@ -1,8 +1,9 @@
-"""Rules of operators that write where an index says: scatters, sums by index, histograms, segments.
+"""Rules of operators that write where an index says: scatters, sums by index, histograms.
 
 Comes in: a graph node and the `Lowering` that builds values. Goes out: the node's value, or `ir.Unfusable` with the
 reason. All are one step (`lower.Scattered`): a base, places, values, and how those join that have one place. What lies
-outside of the base, for which PyTorch raises an error or ends the CUDA context, is left out.
+outside of the base, for which PyTorch raises an error or ends the CUDA context, is left out. Sums by an index that is
+known to rise are segments (`rules_segment.py`).
 """
 
 from __future__ import annotations
@@ -15,18 +16,16 @@ from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node, Ref
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import RANGE, is_float
-from rag_kernels.offline.ir.expressions import Expr, both, cast, equal, floor, inverse, mul, quotient, rest, where
+from rag_kernels.offline.ir.dtypes import is_float
+from rag_kernels.offline.ir.expressions import Expr, both, cast, equal, floor, mul, quotient, rest, where
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import out_dtype
-from rag_kernels.offline.lowering.computed import apart, at, iota, loop
+from rag_kernels.offline.lowering.computed import apart, iota, loop
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.rules_place import indexed, stretched
-from rag_kernels.offline.lowering.rules_shape import slice_value
+from rag_kernels.offline.lowering.rules_place import stretched
+from rag_kernels.offline.lowering.rules_segment import KINDS, start_of, summed_by_segments
 
-KINDS = {"sum": Kind.SUM, "add": Kind.SUM, "mean": Kind.SUM, "prod": Kind.PROD, "multiply": Kind.PROD}
-KINDS |= {"amax": Kind.MAX, "max": Kind.MAX, "amin": Kind.MIN, "min": Kind.MIN}
 JOINED_AS = {"int16": "int32", "int8": "int32", "uint8": "int32"}  # narrow integers wrap when they are cast back
 
 
@@ -67,18 +66,6 @@ def reduced_by(
             raise ir.Unfusable("a mean of integers")
         out = lowering.op(lambda total, n: total / cast(where(n > 0, n, 1), total.dtype), out, count)
     return out
-
-
-def start_of(kind: Kind, dtype: str) -> float | int:
-    """Return what joins with nothing to itself."""
-    if kind in {Kind.SUM, Kind.PROD}:
-        return int(kind is Kind.PROD)
-    if is_float(dtype):
-        return -math.inf if kind is Kind.MAX else math.inf
-    if dtype == "uint8":
-        return 0 if kind is Kind.MAX else 255
-    most = (1 << RANGE[dtype]) - 1
-    return -most - 1 if kind is Kind.MAX else most
 
 
 def index_of(lowering: Lowering, argument: Any) -> ir.Value:
@@ -136,6 +123,8 @@ def source_at(lowering: Lowering, source: ir.Value, index: ir.Value) -> ir.Value
 def scatter(lowering: Lowering, node: Node) -> ir.Value:
     """Return scatter, scatter_add and scatter_reduce: one place along `dim` for each element of the index."""
     name = base_name(node.op)
+    if name == "scatter_add" and (found := summed_by_segments(lowering, node)) is not None:
+        return found
     base, dim, index = lowering.value(given(node, 0)), given(node, 1), index_of(lowering, given(node, 2))
     if not base.dims:
         raise ir.Unfusable("a scatter of a single number")
@@ -197,6 +186,8 @@ def index_rows(how: str) -> Rule:
     """Return the rule of index_add, index_copy, index_fill or index_reduce: parts along `dim` go where they belong."""
 
     def rule(lowering: Lowering, node: Node) -> ir.Value:
+        if how == "sum" and (found := summed_by_segments(lowering, node)) is not None:
+            return found
         base, dim, index = lowering.value(given(node, 0)), given(node, 1), index_of(lowering, given(node, 2))
         if not base.dims or len(index.dims) > 1:
             raise ir.Unfusable("a single number")
@@ -281,7 +272,7 @@ def embedding_backward(lowering: Lowering, node: Node) -> ir.Value:
     return joined(lowering, base, (place, along(gradient.dims[-1])), gradient, Kind.SUM)
 
 
-# Histograms and segments --------------------------------------------------------------------------------------------
+# Histograms -----------------------------------------------------------------------------------------------------
 
 
 def histogram(lowering: Lowering, node: Node) -> ir.Value:
@@ -329,41 +320,6 @@ def loop_of(size: int) -> tuple[ir.Group, ...]:
     return (loop(size, fixed=True),)
 
 
-def segment_reduce(lowering: Lowering, node: Node) -> ir.Value:
-    """Return reductions of the rows between offsets, or of so many rows as lengths say; of none the neutral element."""
-    value, how = lowering.value(given(node, 0)), given(node, 1, "reduce")
-    lengths, offsets = given(node, 2, "lengths"), given(node, 4, "offsets")
-    initial = given(node, 7, "initial")
-    if given(node, 5, "axis", 0) != 0 or how not in KINDS or not value.dims or initial is not None:
-        raise ir.Unfusable("segments of another form")
-    bounds = lowering.value(offsets if offsets is not None else lengths)
-    if len(bounds.dims) != 1:
-        raise ir.Unfusable("segments of several dimensions")
-    if offsets is not None:
-        ends = segment_ends(lowering, bounds)
-    else:
-        length = lowering.reload(bounds) if len(ir.leaves(bounds.dims[0])) > 1 else bounds
-        if length.dims[0]:
-            total = ir.Scan(length.dims, length.dtype, Kind.SUM, length, ir.leaves(length.dims[0])[0])
-            end: ir.Value = lowering.reload(lowering.tracked(total))
-        else:
-            end = length
-        ends = lowering.op(lambda e, n: e - n, end, length), end
-    value = lowering.reload(value) if any(len(ir.leaves(group)) > 1 for group in value.dims) else value
-    empty = math.nan if how == "mean" else start_of(KINDS[how], value.dtype)
-    storage = node.outputs[0].dtype
-    return lowering.segmented(value, ends, KINDS[how], mean=how == "mean", empty=empty, storage=storage)
-
-
-def segment_ends(lowering: Lowering, bounds: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return where segments begin and end, by bounds of which there is one more than segments."""
-    count = bounds.shape[0] - 1
-    if len(ir.leaves(bounds.dims[0])) > 1 or any(isinstance(v, ir.Reduce | ir.Scan) for v in ir.walk(bounds)):
-        bounds = lowering.reload(bounds)
-    begin, end = (slice_value(lowering, bounds, 0, first, count, ends=True) for first in (0, 1))
-    return begin, end
-
-
 def spread(
     lowering: Lowering, value: ir.Value, index: ir.Value, shape: tuple[int, ...], rank: int, kind: Kind | None
 ) -> ir.Value:
@@ -401,41 +357,3 @@ def max_unpool(rank: int) -> Rule:
         return spread(lowering, value, index, node.outputs[0].shape, rank, None)
 
     return rule
-
-
-def embedding_bag(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
-    """Return sums, means or maxima of rows of a table, by bags that offsets begin; of none zero."""
-    table, index, offsets = (lowering.value(given(node, i)) for i in range(3))
-    how = ("sum", "mean", "max")[given(node, 4, "mode", 0)]
-    weights, padding = given(node, 6, "per_sample_weights"), given(node, 8, "padding_idx", -1)
-    if given(node, 3, "scale_grad_by_freq", False) or not index.dims[0]:
-        raise ir.Unfusable("bags of another form")
-    index = lowering.reload(index) if not isinstance(index, ir.Load) else apart(lowering, index)
-    rows = indexed(lowering, table, [0], [index])
-    if weights is not None:
-        each = lowering.value(weights)
-        each, rows = lowering.align([lowering.with_dims(each, (*each.dims, ())), rows])
-        rows = lowering.with_dims(lowering.op(mul, rows, each), rows.dims)
-    takes = None
-    if padding is not None and padding >= 0:
-        number = lowering.with_dims(lowering.cast(index, "int64"), rows.dims[:1])
-        takes = lowering.op(lambda i: inverse(equal(i, padding)), number)
-    ends = bag_ends(lowering, offsets, index.dims[0], node.outputs[0].shape[0])
-    kind, storage = KINDS[how], node.outputs[0].dtype
-    return (lowering.segmented(rows, ends, kind, takes=takes, mean=how == "mean", storage=storage),)
-
-
-def bag_ends(lowering: Lowering, offsets: ir.Value, rows: ir.Group, bags: int) -> tuple[ir.Value, ir.Value]:
-    """Return where bags begin and end: the last one with the rows, unless there is one offset more than bags."""
-    if offsets.shape[0] > bags:
-        return segment_ends(lowering, offsets)
-    offsets = lowering.reload(offsets) if len(ir.leaves(offsets.dims[0])) > 1 else offsets
-    total = lowering.size(rows, offsets.dtype)
-    if not offsets.dims[0]:
-        return offsets, lowering.with_dims(total, offsets.dims)
-    count = lowering.size(offsets.dims[0], "int64")
-    here = iota(lowering, offsets.dims[0])
-    behind = lowering.op(lambda i, n: where(i + 1 < n, i + 1, i), here, count)
-    following = at(lowering, offsets, 0, behind, offsets.dims[0])
-    end = lowering.op(lambda i, n, o, last: where(i + 1 < n, o, last), here, count, following, total)
-    return offsets, end
