@@ -23,6 +23,10 @@ from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Rejec
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.eval.trial.checks import READS_EARLY
+from rag_kernels.eval.zoo.exploits.cuda_timing import SPECIMENS
+from rag_kernels.eval.zoo.honest.corpus import cuda_kernels
+from rag_kernels.eval.zoo.tasks import TASKS
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.offline.compose import write
@@ -134,6 +138,24 @@ def test_what_an_earlier_candidate_handed_over_helps_no_later_one(judge: LocalJu
     idle = replace(right, source=f"{text[0]}forward_kernel({body[0]}{{\n  return;{body[2]}")
     found = verdicts(judge, fp, [right, idle, replace(right, source=right.source + "// again\n")])
     assert [type(v) for v in found] == [Passed, Wrong, Passed], found
+
+
+@pytest.mark.parametrize("name", ["kept", "in L2"])
+def test_weights_may_be_read_before_the_wait_which_is_told(judge: LocalJudge, name: str) -> None:
+    """No kernel before a forward writes them; what is fetched into L2 is the same after the wait."""
+    (kernel,) = (k for k in cuda_kernels() if k.name == f"linear: weights {name} before the wait")
+    fp = functionalize(problem_from_source("linear", kernel.task_source), workers=judge.workers)
+    (found,) = verdicts(judge, fp, [kernel.candidate])
+    assert isinstance(found, Passed) and (READS_EARLY in found.notes) is (name == "kept"), found
+
+
+def test_each_input_is_waited_for(judge: LocalJudge) -> None:
+    (specimen,) = (s for s in SPECIMENS if s.idea.startswith("one input of two"))
+    fp = functionalize(problem_from_source("task", TASKS[specimen.task].problem), workers=judge.workers)
+    *wrong, twin = verdicts(judge, fp, [*specimen.candidates(), specimen.honest])
+    assert isinstance(twin, Passed), twin
+    assert {f"rejected:{v.code}" for v in wrong if isinstance(v, Rejected)} == set(specimen.expect), wrong
+    assert all(isinstance(v, Rejected) for v in wrong)
 
 
 @pytest.mark.parametrize("body", MODULES)

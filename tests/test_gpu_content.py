@@ -11,6 +11,7 @@ from rag_kernels.eval.buffers import output_snapshot
 from rag_kernels.eval.buffers.call_content import compose, plain, random_recipe
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.buffers.shared_arena import Arena
+from rag_kernels.eval.children import candidate
 from rag_kernels.eval.children.candidate import Bound
 from rag_kernels.eval.children.gpu_buffers import SMALL, compose_all, digest
 from rag_kernels.eval.children.gpu_exchange import Exchange, KeptOutputs
@@ -33,6 +34,35 @@ def test_every_content_comes_in_the_layout_that_the_code_sees() -> None:
         bound.lay_out()
         assert all(torch.equal(mine, given) for mine, given in zip(bound.tensors, draws[number], strict=True))
     assert [t.stride() for t in bound.tensors] == [(1, 3), (1, 4), (1,)]
+
+
+def test_contents_come_late_the_one_that_is_named_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What comes last comes from a kernel that lets the next begin; only what comes from that can be missed."""
+    specs = [TensorSpec((3, 5), "float32"), TensorSpec((64,), "float32"), TensorSpec((), "float32")]
+    content, outputs = Arena(specs), Arena(specs[:1])
+    request = Bind(Binding((), (), ()), content.describe(), outputs.describe(), writable=True, strided=False, like=None)
+    bound = Bound(request, [os.dup(content.fd), os.dup(outputs.fd)], torch.device("cpu"), writes=False, like=None)
+    given = [torch.randn(spec.shape) for spec in specs]
+    came: list[tuple[int, list[bool]]] = []
+
+    def come_late(to: torch.Tensor, kept: torch.Tensor) -> None:
+        there = [torch.equal(content, value) for content, value in zip(bound.contents, given, strict=True)]
+        came.append((next((i for i, c in enumerate(bound.contents) if c is to), -1), there))
+        to.copy_(kept)
+
+    monkeypatch.setattr(candidate, "come_late", come_late)
+    for last in (2, 0):
+        for place, value in zip(bound.contents, given, strict=True):
+            place.copy_(value)
+        bound.keep_back(last)
+        assert not any(place.any() for place in bound.contents)
+        bound.arrive()
+        assert came.pop() == (last, [i != last for i in range(3)])
+        assert all(torch.equal(content, value) for content, value in zip(bound.contents, given, strict=True))
+    bound.arrive()  # a burst like any other
+    assert came == []
 
 
 def test_many_contents_are_composed_together_as_each_by_itself() -> None:

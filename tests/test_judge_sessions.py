@@ -227,3 +227,20 @@ def test_outputs_lie_where_the_reference_reads_them_unless_they_are_kept(judge: 
         assert not session.check(kept, second)[0].ok
         with pytest.raises(RuntimeError, match="should have been kept"):
             session.check(early, first)
+
+
+def test_inputs_and_updated_buffers_may_have_been_written_right_before_a_call(judge: LocalJudge) -> None:
+    source = (
+        "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.weight = nn.Parameter(torch.rand(5))\n"
+        "        self.register_buffer('mean', torch.zeros(5))\n        self.register_buffer('far', torch.ones(5))\n\n"
+        "    def forward(self, x):\n        self.mean.mul_(0.9).add_(x.mean(0))\n"
+        "        return x * self.weight - self.mean * self.far\n\n\n"
+        "def get_inputs():\n    return [torch.randn(7, 5)]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    fp = functionalize(problem_from_source("norm", source), workers=judge.workers)
+    with ProblemSession(
+        fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
+    ) as session:
+        assert {fp.tensors[i].path for i in session.comes_from_before} == {"0", "mean"}
+        assert {a.path for a in fp.tensors} == {"0", "weight", "mean", "far"}

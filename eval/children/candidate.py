@@ -178,6 +178,7 @@ class Bound:
             self.results = [b.tensor for b in places]
         self.keeps = not writes
         self.late: list[torch.Tensor] = []  # content that comes with the next burst, on its stream
+        self.last = 0  # the number of what comes last
         self.found: list[tuple[torch.Tensor, torch.Tensor]] = []  # samples of the last outputs, and where they are
         self.fresh: Callable[[], None] = _nothing  # puts state back that a call changes (running statistics)
 
@@ -188,9 +189,9 @@ class Bound:
             for index, (content, part) in enumerate(zip(self.contents, recipe, strict=True))
         ]
 
-    def keep_back(self) -> None:
-        """Leave zeros where the content is to come."""
-        self.late = [content.clone() for content in self.contents]
+    def keep_back(self, last: int) -> None:
+        """Leave zeros where the content is to come, of this argument at last."""
+        self.late, self.last = [content.clone() for content in self.contents], last
         for content in self.contents:
             content.zero_()
         self.lay_out()
@@ -198,19 +199,21 @@ class Bound:
     def arrive(self) -> None:
         """Queue the content that was kept back on the current stream."""
         late, self.late = self.late, []
-        if not late:
-            return
-        *others, last = sorted(zip(self.contents, late, strict=True), key=lambda pair: pair[1].numel())
-        for content, kept in others:
-            content.copy_(kept)
-        come_late(*last)
-        self.lay_out()
+        for number, (content, kept) in enumerate(zip(self.contents, late, strict=bool(late))):
+            if number != self.last:
+                content.copy_(kept)
+        if late:
+            come_late(self.contents[self.last], late[self.last])
+            self.lay_out()
+
+    def plain_results(self) -> list[torch.Tensor]:
+        """Return results whose bytes are what they say."""
+        written = [t for t in self.results if type(t) is torch.Tensor and t.numel() and t.is_contiguous()]
+        return [t for t in written if not (t.is_conj() or t.is_neg())]
 
     def finish(self) -> None:
         """Wait for the GPU, after a sample was taken of what who comes next on the stream would find in the outputs."""
-        written = [t for t in self.results if type(t) is torch.Tensor and t.numel() and t.is_contiguous()]
-        plain = [t for t in written if not (t.is_conj() or t.is_neg())]  # whose bytes are what they say
-        samples = [t.reshape(-1)[:: max(1, t.numel() // SAMPLED)] for t in plain]
+        samples = [t.reshape(-1)[:: max(1, t.numel() // SAMPLED)] for t in self.plain_results()]
         self.found = [(sample.clone(), sample) for sample in samples]
         torch.cuda.synchronize()
 
@@ -320,7 +323,13 @@ class Loaded:
                 bound.outputs = exchange.handed()
 
     def compose(
-        self, at: Sequence[int], recipes: Sequence[Recipe], poisons: Sequence[int], *, cold: bool, late: bool
+        self,
+        at: Sequence[int],
+        recipes: Sequence[Recipe],
+        poisons: Sequence[int],
+        *,
+        cold: bool,
+        late: int | None,
     ) -> None:
         """Compose the content of the next calls on the device, poison the outputs, empty the caches (GPU only)."""
         self.look_back()
@@ -332,8 +341,8 @@ class Loaded:
             for result in bound.results:
                 if type(result) is torch.Tensor and result.is_contiguous():
                     result.reshape(-1).view(torch.uint8).fill_(poison)
-            if late:
-                bound.keep_back()
+            if late is not None:
+                bound.keep_back(late)
         dirty_shared_memory()
         if cold:
             flush_caches()

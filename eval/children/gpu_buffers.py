@@ -127,7 +127,7 @@ def come_late(to: torch.Tensor, kept: torch.Tensor) -> None:
 @functools.cache
 def _late_kernel() -> tuple[Any, ctypes.c_void_p | None]:
     """Return the driver and `come_late` there; no kernel where the GPU has no programmatic launches."""
-    if torch.cuda.get_device_capability() < LATE_ARCH:
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < LATE_ARCH:
         return None, None
     driver, module, kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
     failed = driver.cuModuleLoadData(ctypes.byref(module), COME_LATE.encode())

@@ -419,14 +419,15 @@ class JoinExchange:
 class ComposeContents:
     """GPU only: make the contents of the next calls, poison the outputs, empty the caches if asked: `Done`.
 
-    `late` ones come on the stream of the next burst, behind its delay: until then there are zeros.
+    With `late` contents come on the stream of the next burst, behind its delay: until then there are zeros. The
+    argument of that number comes last, from a kernel that lets the next one begin before it has ended.
     """
 
     at: tuple[int, ...]
     recipes: tuple[Recipe, ...]
     poisons: tuple[int, ...]
     cold: bool
-    late: bool = False
+    late: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

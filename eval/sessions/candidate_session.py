@@ -341,9 +341,9 @@ class LoadedCandidate:
         """
         self.prepare_all([place], [recipe], cold=cold, written=written)
 
-    def call_early(self, place: BoundBuffers, recipe: Recipe) -> None:
-        """Call it (GPU) when its inputs are still to come, on the stream that it is called on."""
-        self.prepare_all([place], [recipe], late=True)
+    def call_early(self, place: BoundBuffers, recipe: Recipe, last: int) -> None:
+        """Call it (GPU) when its inputs are still to come, on the stream that it is called on, this argument last."""
+        self.prepare_all([place], [recipe], late=last)
         self._burst_s([place], EARLY_S)
 
     def prepare_all(
@@ -353,7 +353,7 @@ class LoadedCandidate:
         *,
         cold: bool = False,
         written: bool = False,
-        late: bool = False,
+        late: int | None = None,
     ) -> None:
         """Prepare a burst of calls in one request: of places that share a content (CPU) the last recipe holds."""
         session, numbers = places[0].session, tuple(place.number for place in places)

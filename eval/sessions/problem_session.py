@@ -336,6 +336,15 @@ class ProblemSession:
         self.alike = reply.alike if kind == "own" else self.alike
         return list(reply.structured)
 
+    @property
+    def comes_from_before(self) -> list[int]:
+        """Return the numbers of arguments that a kernel right before a call may have written.
+
+        Inputs, and buffers that a forward updates; the module's other tensors no forward writes.
+        """
+        named = self.fp.tensors
+        return [i for i, a in enumerate(named) if a.role == "input" or a.path in self.fp.mutated]
+
     @contextmanager
     def first_draw(self) -> Iterator[Arena]:
         """Open the first draw in the host's memory, brought there from a GPU."""

@@ -82,6 +82,8 @@ HALVES = "another forward before the backward"
 FINITE_ONLY = "finite-only"  # one honest kernel in four, by its comparisons
 # Words of `numerics.rounding_faults`.
 LEANS, IN_COMMON, THROUGHOUT, PLAINLY = "leans", "go together", "throughout", "plainly"
+MOST_LATE = 4  # arguments that come last, one a call
+READS_EARLY = "It reads parameters before the kernel before it has ended: right where that one does not write them."
 IDLE_S = 0.01  # how long a worker is watched after a call
 LATE_TRIES = 3  # calls that are watched for a late write when one was wrong
 LITTLE_S = 150e-6
@@ -272,14 +274,18 @@ class Checks:
         place.seen = image
 
     def waits_for_its_inputs(self) -> None:
-        """Require on a GPU that inputs are read that come on the stream of the call, behind what is queued there."""
+        """Require on a GPU that inputs are read that come on the stream of the call, behind what is queued there.
+
+        Parameters may be read before: what a forward never writes no kernel before it has to bring. That is told.
+        """
         session = self.place.session
         if not session.on_gpu or "late-write check" in self.without:
             return
-        recipe = session.random_recipe()
-        self.subject.call_early(self.place, recipe)
-        if self._compare(session, self.subject.outputs(self.place), recipe, "late inputs") is not None:
-            self._call_and_compare(self.place, recipe, "own draw")  # else it is wrong on them whenever they come
+        recipe, numbers = session.random_recipe(), range(len(session.specs))
+        awaited = session.comes_from_before or list(numbers)
+        for last in session.rng.sample(awaited, min(MOST_LATE, len(awaited))):
+            if self._is_right_early(recipe, last):
+                continue
             why = (
                 "It does not wait for the stream that it is called on: inputs that come there before it were not read. "
                 "Launch on that stream, join others to it, and let a programmatic dependent launch wait "
@@ -287,6 +293,21 @@ class Checks:
             )
             raise Stopped(Rejected("early_read", why))
         self.found.checks.append("inputs that come late")
+        kept = [i for i in numbers if i not in awaited]
+        if any(not self._is_right_early(recipe, i) for i in session.rng.sample(kept, min(MOST_LATE, len(kept)))):
+            self.found.notes.append(READS_EARLY)
+
+    def _is_right_early(self, recipe: Recipe, last: int) -> bool:
+        """Return whether a call is right whose arguments are still to come, this one last.
+
+        Where it is not, it has to be right on the same content when that is there: else it is wrong whenever it comes.
+        """
+        self.subject.call_early(self.place, recipe, last)
+        outputs = self.subject.outputs(self.place)
+        if self._compare(self.place.session, outputs, recipe, "late inputs") is None:
+            return True
+        self._call_and_compare(self.place, recipe, "own draw")
+        return False
 
     def nothing_came_later(self) -> None:
         """Require that what the last call at every other place left is there at the end.

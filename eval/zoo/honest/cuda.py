@@ -239,6 +239,53 @@ POINTS = {
     "quads": (QUADS, ERF, "work<<<unsigned((n + 1023) / 1024), 256, 0, stream>>>(x.data, out.data, 0, n);"),
     "side stream": (STRIDE, ERFC, SIDE_STREAM),
 }
+# A block keeps the weights of one feature, which no kernel before a forward writes, and then waits for what it reads.
+BEFORE_THE_WAIT = {
+    "kept": "for (int k = threadIdx.x; k < depth; k += 128) own[k] = w[int64_t(blockIdx.x) * depth + k];",
+    "in L2": """\
+for (int k = 32 * threadIdx.x; k < depth; k += 32 * 128)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(w + int64_t(blockIdx.x) * depth + k));""",
+}
+AFTER_THE_WAIT = {"kept": "", "in L2": BEFORE_THE_WAIT["kept"]}
+LINEAR = task(
+    "F.linear(x, self.weight)", "torch.randn(9, 301)", setup="self.weight = nn.Parameter(torch.randn(257, 301))"
+)
+PROGRAMMATIC = """
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define LET_NEXT_BEGIN asm volatile("griddepcontrol.launch_dependents;")
+#define WAIT asm volatile("griddepcontrol.wait;" ::: "memory")
+#else
+#define LET_NEXT_BEGIN
+#define WAIT
+#endif
+__global__ void work(const float* x, const float* w, float* out, int rows, int depth, int features) {{
+  extern __shared__ float own[];
+  LET_NEXT_BEGIN;
+  {before}
+  WAIT;
+  {after}
+  __syncthreads();
+  for (int r = threadIdx.x / 32; r < rows; r += 4) {{
+    float s = 0;
+    for (int k = threadIdx.x % 32; k < depth; k += 32) s += x[int64_t(r) * depth + k] * own[k];
+    for (int step = 16; step; step >>= 1) s += __shfl_xor_sync(0xffffffffu, s, step);
+    if (threadIdx.x % 32 == 0) out[int64_t(r) * features + blockIdx.x] = s;
+  }}
+}}
+void run(In x, In w, Out out) {{
+  cudaLaunchAttribute how = {{}};
+  how.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  how.val.programmaticStreamSerializationAllowed = 1;
+  cudaFuncAttributes built;
+  cudaFuncGetAttributes(&built, work);
+  cudaLaunchConfig_t plan = {{}};
+  plan.gridDim = dim3(unsigned(w.size(0))), plan.blockDim = dim3(128);
+  plan.stream = (cudaStream_t)rk::stream(out), plan.dynamicSmemBytes = sizeof(float) * w.size(1);
+  plan.attrs = &how, plan.numAttrs = built.ptxVersion >= 90;  // built for older ones it has no way to wait
+  cudaLaunchKernelEx(&plan, work, (const float*)x.data, (const float*)w.data, (float*)out.data, int(x.size(0)),
+      int(w.size(1)), int(w.size(0)));
+}}
+"""
 OTHERS = (
     (
         "transpose",
@@ -403,5 +450,8 @@ def kernels() -> Iterator[Honest]:
         text = loop.replace("BODY", VALUE.format(value)).replace("= VALUE", f"= {value}")
         body = POINT.format(loop=text, launch=LAUNCH, start=start)
         yield Honest(f"gelu: {name}", "cuda pointwise", GELU, _gpu(body))
+    for name, before in BEFORE_THE_WAIT.items():
+        body = PROGRAMMATIC.format(before=before, after=AFTER_THE_WAIT[name])
+        yield Honest(f"linear: weights {name} before the wait", "cuda programmatic", LINEAR, _gpu(body))
     for name, source, allowed, body in OTHERS:
         yield Honest(name, "cuda others", source, _gpu(body), allowed)
