@@ -1,5 +1,6 @@
 """What the judge finds beyond wrong numbers on ordinary inputs: precision, special values, sizes, memory, races."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -592,3 +593,19 @@ def test_a_lower_precision_without_calibrated_limits_is_held_to_its_own_noise(
         assert other.sessions.open(fp).session.by_noise == by_noise
     finally:
         other.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.half], ids=["bfloat16", "half"])
+def test_rows_of_sixteen_bits_are_what_they_are(dtype: torch.dtype) -> None:
+    """Where rows are constant a mean may be a rounding of fp32 off, as a kernel computes it, and not one of theirs."""
+    drawn = (f"torch.{make}.to({dtype})" for make in ("randn(64, 200)", "ones(200)"))
+    fp = functional("norm", Case("return F.layer_norm(x, (200,), y)", *drawn))
+    x, weight = torch.full((64, 200), 0.7, dtype=dtype), torch.ones(200, dtype=dtype)
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), [x, weight], seed=1)
+        answers = RightAnswers(module, module.call(), operands=0.0)
+        answers.compute(0, noisy=True, moved=True)
+        for off, right in ((0.0, True), (2.0**-24, True), (2.0**-13, False)):
+            mean = x.double().mean(1, keepdim=True) * (1 + off)
+            got = ((x.double() - mean) / math.sqrt(1e-5)).to(x.dtype)
+            assert answers.check([got], 0, None, noisy=True).results[0].ok is right, off

@@ -9,12 +9,12 @@ never sees a candidate.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -288,16 +288,22 @@ class RightAnswers:
         """Return largest error of a few runs with amplified rounding, element by element; None for exact outputs.
 
         With inputs that are `moved` by a rounding, too: where a row is constant, or far from zero, PyTorch may be
-        exact by luck, and nobody owes more than the answer to inputs that are as good.
+        exact by luck, and nobody owes more than the answer to inputs that are as good. Inputs of 16 bits are what they
+        are, and computed on in fp32: they are moved by a rounding there, in fp64.
         """
         worst: list[torch.Tensor | None] = [None] * len(answer.oracle)
         generator = self._generator()
+        finely = moved and answer.kind == "fp64" and any(_is_narrow(v) for v in self.module.leaves)
         for _ in range(NOISE_RUNS):
             self.module.restore()
-            leaves = [rounded_anew(v, generator) for v in self.module.leaves] if moved else None
+            leaves = [rounded_anew(v, generator) for v in self.module.leaves] if moved and not finely else None
             with RoundingNoise(generator, operands=operands):
-                results = self.module.call(leaves)
-            for i, (got, oracle) in enumerate(zip(results, answer.oracle, strict=True)):
+                runs = [self.module.call(leaves)]
+            if finely:
+                values = [rounded_anew(v.float() if _is_narrow(v) else v, generator) for v in self.module.values]
+                wide = right_answer(partial(self.module.call_on, values, wide=True), answer.reference) or answer.oracle
+                runs.append([t.float() if t.is_floating_point() else t for t in wide])
+            for i, (got, oracle) in itertools.chain(*(enumerate(zip(r, answer.oracle, strict=True)) for r in runs)):
                 if got.is_floating_point():
                     step = stepped(got, oracle, oracle) if self.has_steps else None
                     got = got if step is None else chosen(step, narrowed(oracle, got.dtype), got)
@@ -327,7 +333,7 @@ class RightAnswers:
                     got, result = put_right, self._held(put_right, at, answer, limits)
                     if result.ok:
                         return result
-                elif (times := dense(got, right, islice(self._again(at), DENSE_RUNS))) is not None:
+                elif (times := dense(got, right, itertools.islice(self._again(at), DENSE_RUNS))) is not None:
                     return Comparison(True, times, "")
             if answer.kind != "fp64":
                 return result
@@ -429,6 +435,10 @@ class RightAnswers:
             kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             if kept > torch.cuda.mem_get_info()[0] // KEPT:
                 torch.cuda.empty_cache()
+
+
+def _is_narrow(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
 
 
 def _require_form(results: Outputs, traced: Outputs) -> None:
