@@ -16,7 +16,7 @@ from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
 TESTS = numbers.ROOT / "tests"
 RAG_KERNEL = numbers.ROOT / "eval" / "include" / "rag_kernel.h"
 EMULATION = TESTS / "cuda_emulation.cpp"
-HEADERS = [TESTS / "cuda_emulation.h", RAG_KERNEL, TESTS / "hopper_emulation.h"]
+HEADERS = [TESTS / "cuda_emulation.h", RAG_KERNEL, TESTS / "hopper_emulation.h", TESTS / "float8_emulation.h"]
 FLAGS = f"-Og -fno-strict-aliasing -fPIC -std=c++20 -pthread -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
 
 
@@ -26,7 +26,7 @@ def build_emulated(source: str, folder: Path) -> Any:
     source = source.replace(INSTRUCTIONS, "")
     source = source.replace('asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));', "y = std::exp2(x);")
     launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), (\w+), stream>>>\((.*?)\);"
-    source = re.sub(r"#include <cuda_(runtime|bf16|fp16)\.h>", "", source)
+    source = re.sub(r"#include <cuda_(runtime|bf16|fp16|fp8)\.h>", "", source)
     source = source.replace("extern __shared__ float shared[];", "auto& shared = shared_of[resident_block()];")
     source = re.sub(launch, r"emulate(dim3(\2), dim3(\3), \4, [&] { \1(\5); });", source)
     held = "static __align__(16) float4 held_of[8][1 << 14]; auto& held = held_of[resident_block()];"

@@ -490,6 +490,11 @@ def test_an_operator_with_another_spelling_in_python_is_written_as_recorded(work
     assert done.verified and "torch.ops.aten.tensordot.default(x, x, " in done.source
 
 
+def test_a_view_of_bits_as_another_dtype_is_no_reshape(workers: Workers) -> None:
+    done = functionalize(problem("pass", "return x.view(torch.int32) >> 23", "torch.randn(4, 8)"), workers=workers)
+    assert done.verified and done.nodes[0].op == "aten.view.dtype" and "view.dtype" in done.source
+
+
 def test_a_spelling_that_disagrees_is_given_up_for_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(INFIX, "add", "-")
     case = problem("pass", "return x + y", "torch.randn(8), torch.randn(8)", given="x, y")

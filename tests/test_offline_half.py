@@ -1,4 +1,4 @@
-"""Every schedule in sixteen bits, in C++ and in emulated CUDA: rounded less often than PyTorch, so never less exact."""
+"""Every schedule in sixteen bits, many in eight, in C++ and in emulated CUDA: rounded less often than PyTorch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
+from support.eight_bits import both, narrowed, off_by_steps, results
 from support.generated_kernels import Case, functional, halved, worst_ratio
 
 from rag_kernels.offline.compose import write
@@ -419,3 +420,34 @@ def test_few_long_running_sums_run_in_tiles_or_in_parts(tmp_path: Path, monkeypa
     assert plan is not None and "scratch<double>" in plan.candidate.source
     assert "of_earlier<0>" in plan.candidate.source
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+EIGHT_BITS = ("float8_e4m3fn", "float8_e5m2")
+STEPS = 2e-3  # of all elements: near to the middle of two numbers the order of a sum decides
+IN_EIGHT_BITS = (
+    "kept rows",
+    "odd rows",
+    "columns",
+    "columns that are kept",
+    "columns of many",
+    "columns stored on the way",
+    "slots",
+    "windows of images side by side",
+    "whole pixels",
+    "places that images share",
+    "rows of odd length",
+    "pairs by slices",
+    "embedding and norm",
+    "scans",
+)
+
+
+@pytest.mark.parametrize("name", IN_EIGHT_BITS)
+def test_schedules_in_eight_bits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(region, "MANY_COLUMNS", 1)
+    monkeypatch.setattr(stepped_points, "FULL", 1)
+    monkeypatch.setattr(kept_columns, "FULL", 1)
+    monkeypatch.setattr(strip_points, "FULL", 1)
+    fp = narrowed(name.replace(" ", "_"), CASES[name][1], EIGHT_BITS[IN_EIGHT_BITS.index(name) % 2])
+    for _, call in both(fp, tmp_path, monkeypatch):
+        assert max(off_by_steps(a, b) for a, b in results(fp, call)) <= STEPS

@@ -230,6 +230,8 @@ class _Walk:
             self._add(node, "aten.to.dtype", (args[0], str(node.meta["val"].dtype)), {})
         elif known.transposes in {"matrix", "adjoint"} and len(node.meta["val"].shape) == 2:
             self._add(node, "aten.transpose.int", (args[0], 0, 1), {})
+        elif name == "view" and op._overloadname == "dtype":
+            self._add(node, "aten.view.dtype", (args[0], str(node.meta["val"].dtype)), {})
         elif known.reshape or _reshapes(node, name):
             self._add(node, "aten.reshape.default", (args[0], tuple(node.meta["val"].shape)), {})
         elif name in _BELOW_AUTOGRAD:

@@ -16,6 +16,7 @@ import json
 import math
 import statistics
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,54 @@ ONCE: dict[str, tuple[str, dict[str, str], str]] = {
     "prefix_sum": ("pass", {"x": "torch.randn(8192, 8192)"}, "return x.cumsum(-1)"),
     "prefix_sum_flat": ("pass", {"x": "torch.randn(67108864)"}, "return x.cumsum(0)"),
     "sum_all": ("pass", {"x": "torch.randn(134217728)"}, "return x.sum()"),
+    "quantise_tokens_e4m3": (
+        "pass",
+        {"x": "torch.randn(16384, 4096)"},
+        "s = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-4) / 448; "
+        "return (x.float() / s).clamp(-448, 448).to(torch.float8_e4m3fn), s",
+    ),
+    "quantise_blocks_e4m3": (
+        "pass",
+        {"x": "torch.randn(16384, 4096)"},
+        "u = x.view(16384, 32, 128).float(); m = u.abs().amax(-1, keepdim=True).clamp(min=1e-4); "
+        "q = (u * (448.0 / m)).clamp(-448, 448).to(torch.float8_e4m3fn); "
+        "return q.view(16384, 4096), (m / 448.0).squeeze(-1)",
+    ),
+    "dequantise_blocks_e4m3": (
+        "pass",
+        {"q": "torch.randn(16384, 32, 128).to(torch.float8_e4m3fn)", "s": "torch.rand(16384, 32, 1)"},
+        "return (q.float() * s).view(16384, 4096).to(s.dtype)",
+    ),
+    "adam_e4m3_states": (
+        "pass",
+        {
+            "p": "torch.randn(8192, 8192)",
+            "g": "torch.randn(8192, 8192)",
+            "m": "torch.randn(8192, 8192).to(torch.float8_e4m3fn)",
+            "v": "torch.rand(8192, 8192).to(torch.float8_e5m2)",
+        },
+        "a = m.float() * 0.9 + 0.1 * g; b = v.float() * 0.99 + 0.01 * g * g; "
+        "return (p - 1e-3 * a / (b.sqrt() + 1e-8)).to(p.dtype), a.to(torch.float8_e4m3fn), b.to(torch.float8_e5m2)",
+    ),
+    "silu_gate_e4m3": (
+        "pass",
+        {"x": "torch.randn(16384, 4096)", "g": "torch.randn(16384, 4096)"},
+        "return (F.silu(g) * x * 0.5).clamp(-448, 448).to(torch.float8_e4m3fn)",
+    ),
+}
+
+# Linear layers whose weights have eight bits, of few rows and of many: the writer's own products.
+LINEAR: dict[str, tuple[str, dict[str, str], str]] = {
+    f"linear_e4m3 {m}": (
+        "pass",
+        {
+            "x": f"torch.randn({m}, 4096)",
+            "w": "torch.randn(4096, 4096).to(torch.float8_e4m3fn)",
+            "s": "torch.rand(4096, 1)",
+        },
+        "return F.linear(x, w.to(x.dtype) * s)",
+    )
+    for m in (16, 4096)
 }
 
 # Problems that read what lies beside what they write: windows, resized images, colours, slots, columns that are short.
@@ -213,7 +262,7 @@ NEIGHBOURS: dict[str, tuple[str, dict[str, str], str]] = {
 def text_of(init: str, inputs: dict[str, str], body: str, dtype: str, **sizes: int) -> str:
     """Return a problem file in this dtype."""
     init, made = init.format(**sizes), [m.format(**sizes) for m in inputs.values()]
-    made = [m if "randint" in m else f"{m}.to(torch.{dtype})" for m in made]
+    made = [m if "randint" in m or "float8" in m else f"{m}.to(torch.{dtype})" for m in made]
     lines = "\n        ".join(f"{init}; self.to(torch.{dtype})".split("; "))
     forward = "\n        ".join(body.split("; "))
     return (
@@ -225,7 +274,7 @@ def text_of(init: str, inputs: dict[str, str], body: str, dtype: str, **sizes: i
 
 def problems(dtype: str, lengths: list[int]) -> dict[str, str]:
     found = {f"{name} {n}": text_of(*ROWS[name], dtype, r=TOTAL // n, n=n) for name in ROWS for n in lengths}
-    return found | {name: text_of(*case, dtype) for name, case in ONCE.items()}
+    return found | {name: text_of(*case, dtype) for name, case in (ONCE | LINEAR).items()}
 
 
 def neighbours(dtype: str) -> dict[str, str]:
@@ -315,7 +364,8 @@ def main() -> None:
     forms, plans = {}, {}
     for name, text in texts.items():
         fp = functionalize_here({"problem": Problem(name.replace(" ", "_"), text), "threads": 4})
-        plan = write(fp, parameters) if isinstance(fp, FunctionalProblem) else None
+        drafted = replace(parameters, products=2) if name in LINEAR else parameters
+        plan = write(fp, drafted) if isinstance(fp, FunctionalProblem) else None
         if plan is None or not isinstance(fp, FunctionalProblem):
             print(f"{name}: no draft {fp if plan else ''}"[:200], flush=True)
             continue

@@ -19,6 +19,7 @@ from rag_kernels.offline.fusion.reciprocals import owes_half
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number, c_name, numbers, whole_of
+from rag_kernels.offline.ir.patterns import NAMES_DTYPE
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,10 @@ class Function:
         return {buffer: f"{c_name(buffer)}_p" for buffer in self.specs}
 
     def dtypes(self) -> set[str]:
-        """Return the dtypes of all tensors that the function reads or writes."""
-        return {self.specs[b].dtype for b in (*self.inputs, *self.outputs, *self.scratch)}
+        """Return the dtypes of all tensors that the function reads or writes, and those to which it rounds."""
+        every = ir.walk(*(v for region in self.regions for v in region.stores.values()))
+        named = {NAMES_DTYPE[v.operator] for v in every if isinstance(v, ir.Op) and v.operator in NAMES_DTYPE}
+        return {self.specs[b].dtype for b in (*self.inputs, *self.outputs, *self.scratch)} | named
 
 
 def loads_of(region: Region) -> list[ir.Load]:

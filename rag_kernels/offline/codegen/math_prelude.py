@@ -5,7 +5,7 @@ straight-line so that `#pragma omp simd` can vectorise them, and within a few ul
 CUDA ones call CUDA's own functions, built without fast-math.
 """
 
-from rag_kernels.offline.codegen.c_types import stored_type
+from rag_kernels.offline.codegen.c_types import EIGHT_BITS, stored_type
 from rag_kernels.offline.codegen.operator_texts import C
 from rag_kernels.offline.ir.dtypes import HALF
 
@@ -23,6 +23,18 @@ def _wrapped(name: str, *, cuda: bool) -> tuple[str, tuple[str, ...]]:
         called = f"{function if cuda else f'std::{name}'}({', '.join(names)})"
         lines.append(f"{head} {c_type} rk_{name}({taken}) {{ return {called}; }}\n")
     return "".join(lines), ()
+
+
+def float8_texts(head: str, copy: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return functions that round to eight bits and widen again, and those between numbers and their bits."""
+    texts = dict[str, tuple[str, tuple[str, ...]]]()
+    for name in EIGHT_BITS.values():
+        bits = f"const auto y = rk::to_{name}(x); uint8_t bits; {copy}(&bits, &y, 1); return bits;"
+        made = f"auto y = rk::to_{name}(0.0f); {copy}(&y, &x, 1); return float(y);"
+        texts[f"rk_{name}"] = f"{head} float rk_{name}(float x) {{ return float(rk::to_{name}(x)); }}\n", ()
+        texts[f"rk_bits_of_{name}"] = f"{head} uint8_t rk_bits_of_{name}(float x) {{ {bits} }}\n", ()
+        texts[f"rk_{name}_of_bits"] = f"{head} float rk_{name}_of_bits(uint8_t x) {{ {made} }}\n", ()
+    return texts
 
 
 CPP: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -301,6 +313,7 @@ CPP |= {
     f"rk_{dtype}": (f"inline float rk_{dtype}(float x) {{ {stored_type(dtype, 'cpu')} y; y = x; return y; }}\n", ())
     for dtype in sorted(HALF)
 }
+CPP |= float8_texts("inline", "__builtin_memcpy")
 
 CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
     "rk_abs": (
@@ -318,6 +331,7 @@ CUDA |= {
     )
     for dtype in sorted(HALF)
 }
+CUDA |= float8_texts("__device__ inline", "memcpy")
 CUDA["rk_exp2_near"] = (
     "// 2^x by the exponent unit, to some last bits, for results of sixteen bits; below 2^-126 it is zero.\n"
     "__device__ inline float rk_exp2_near(float x) {\n"

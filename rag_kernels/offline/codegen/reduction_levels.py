@@ -88,7 +88,7 @@ class RegionPrinter:
 
     def store(self, buffer: str, scope: Scope) -> list[str]:
         """Return the statement that writes a buffer's element; what it needs goes to the scope."""
-        text = self.printer.emit(self.stores[buffer], scope)
+        text = self.printer.emit_stored(buffer, self.stores[buffer], scope)
         return [f"{self.printer.pointers[buffer]}[{self.nest.offset(self.nest.stores[buffer]) or '0'}] = {text};"]
 
     def inner_stores(self) -> dict[str, ir.Value]:

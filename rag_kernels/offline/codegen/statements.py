@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from rag_kernels.offline.codegen.c_types import CTYPES
+from rag_kernels.offline.codegen.c_types import CTYPES, narrowed, widened
 from rag_kernels.offline.codegen.loop_nest import Access, Nest
 from rag_kernels.offline.codegen.loop_nest import text_of as polynomial
 from rag_kernels.offline.codegen.operator_texts import UNARY, Form, Text, text_of
@@ -97,6 +97,10 @@ class Printer:
             found = self.compute(value, scope)
             scope.known[value] = found
         return found
+
+    def emit_stored(self, buffer: str, value: ir.Value, scope: Scope) -> str:
+        """Return the C text of what a buffer keeps of the value."""
+        return narrowed(self.emit(value, scope), self.storage[buffer])
 
     def compute(self, value: ir.Value, scope: Scope) -> str:
         """Return the C text of a value that no scope knows yet."""
@@ -188,10 +192,10 @@ class Printer:
         known = scope.find(text)
         if known is None:
             early = scope.early_loads() if value.dtype == "float32" else None
-            known = self.name()
+            known, element = self.name(), widened(text, value.storage)
             if early is not None:
-                early[known] = text
-            loaded = text if early is None else f"{known}_ahead[b]"
+                early[known] = element
+            loaded = element if early is None else f"{known}_ahead[b]"
             scope.lines.append(f"const {CTYPES[value.dtype]} {known} = {loaded};")
             scope.known[text] = known
         return known

@@ -284,7 +284,7 @@ def stored(contraction: Contraction, printer: Printer) -> list[str]:
     scope.known[contraction.total] = "sums[s + u]"
     stores = []
     for buffer, value in contraction.nest.region.stores.items():
-        text = printer.emit(value, scope)
+        text = printer.emit_stored(buffer, value, scope)
         stores.append(
             f"{printer.pointers[buffer]}[{contraction.nest.offset(contraction.nest.stores[buffer]) or '0'}] = {text};"
         )

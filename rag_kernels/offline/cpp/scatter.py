@@ -42,7 +42,7 @@ def region_text(region: ScatterRegion, names: Names, pointers: dict[str, str], s
         conditions.append("at >= first && at < end")
         place = "at"
     element = Scope(inner)
-    value = printer.emit(scattered.value, element)
+    value = printer.emit_stored(scattered.buffer, scattered.value, element)
     target = f"{pointers[scattered.buffer]}[{place}]"
     step = step_of(scattered.kind, scattered.value.dtype)
     element.lines.append(step.format(a=target, v=value))

@@ -313,6 +313,79 @@ template <class T, int N> __device__ void put_part_of(T* to, const Pack<T, N>& v
 """,
     ),
     Piece(
+        "two_floats",
+        """\
+__device__ inline float2 two_floats(const __nv_fp8_e4m3* from) {
+  __nv_fp8x2_e4m3 two;
+  memcpy(&two, from, 2);
+  return two.operator float2();
+}
+""",
+        of="__nv_fp8_e4m3",
+    ),
+    Piece(
+        "two_floats",
+        """\
+__device__ inline float2 two_floats(const __nv_fp8_e5m2* from) {
+  __nv_fp8x2_e5m2 two;
+  memcpy(&two, from, 2);
+  return two.operator float2();
+}
+""",
+        of="__nv_fp8_e5m2",
+    ),
+    Piece(
+        "floats_of",
+        """\
+// Elements of eight bits as floats, two at a time.
+template <class T, int N> __device__ Pack<float, N> floats_of(const Pack<T, N>& v) {
+  Pack<float, N> all;
+#pragma unroll
+  for (int u = 0; u < N; u += 2) {
+    const float2 two = two_floats(v.x + u);
+    all.x[u] = two.x, all.x[u + 1] = two.y;
+  }
+  return all;
+}
+""",
+    ),
+    Piece(
+        "rounded_two",
+        """\
+__device__ inline unsigned rounded_two(__nv_fp8_e4m3, float a, float b) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
+}
+""",
+        of="__nv_fp8_e4m3",
+    ),
+    Piece(
+        "rounded_two",
+        """\
+__device__ inline unsigned rounded_two(__nv_fp8_e5m2, float a, float b) {  // from 61440 it is infinity
+  const unsigned two = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E5M2);
+  return (fabsf(a) >= 61440.0f ? 0x7c : two & 0xff) | (fabsf(b) >= 61440.0f ? 0x7c00 : two & 0xff00);
+}
+""",
+        of="__nv_fp8_e5m2",
+    ),
+    Piece(
+        "narrowed",
+        """\
+// Floats rounded to eight bits, two at a time; as PyTorch has it a NaN keeps its sign.
+template <class T, int N> __device__ Pack<T, N> narrowed(const Pack<float, N>& v) {
+  Pack<T, N> all;
+#pragma unroll
+  for (int u = 0; u < N; u += 2) {
+    const float a = v.x[u], b = v.x[u + 1];
+    const unsigned signs = __byte_perm(__float_as_uint(a), __float_as_uint(b), 0x73) & 0x8080;
+    const unsigned short two = (unsigned short)(rounded_two(T(), a, b) | signs);
+    memcpy(all.x + u, &two, 2);
+  }
+  return all;
+}
+""",
+    ),
+    Piece(
         "join_sums",
         """\
 // Adds neighbours to neighbours that other threads add to: on Hopper four floats by one operation.

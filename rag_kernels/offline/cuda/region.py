@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
-from rag_kernels.offline.codegen.c_types import stored_type
+from rag_kernels.offline.codegen.c_types import stored_type, widened
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Loop, text_of
 from rag_kernels.offline.codegen.operator_texts import on_gpu
@@ -343,18 +343,19 @@ class CudaRegion(ReduceLoops):
         for loop in self.nest.reduced:
             place = loop.var if place == "0" else f"({place}) * {loop.size} + {loop.var}"
         declared, loads = [], []
-        for text in self.column_reads():
+        for text, element in self.column_reads().items():
             name = self.printer.name("kept")
             self.known_loads[text] = f"{name}[{place}]"
             declared.append(f"float {name}[{self.reduced_count()}];")
-            loads.append(f"{name}[{place}] = {text};")
+            loads.append(f"{name}[{place}] = {element};")
         return [*declared, *around(self.nest.reduced, loads, unroll=True)]
 
-    def column_reads(self) -> list[str]:
-        """Return the elements of a column that a thread can keep, as C."""
-        found: dict[str, None] = {}
+    def column_reads(self) -> dict[str, str]:
+        """Return the elements of a column that a thread can keep as C, and as what they become floats."""
+        found: dict[str, str] = {}
         for v in ir.walk(*self.values):
             access = self.nest.accesses.get(v) if isinstance(v, ir.Load) else None
             if isinstance(v, ir.Load) and access and v.dtype == "float32" and self.is_inner(v) and not access.values:
-                found[f"{self.printer.pointers[v.buffer]}[{self.nest.offset(access)}]"] = None
-        return list(found)
+                text = f"{self.printer.pointers[v.buffer]}[{self.nest.offset(access)}]"
+                found[text] = widened(text, v.storage)
+        return found

@@ -60,7 +60,7 @@ class CudaScatter(CudaRegion):
             *([f"if (!({' && '.join(conditions)})) {otherwise};"] if conditions else []),
         ]
         element = Scope(scope)
-        value = self.printer.emit(self.scattered.value, element)
+        value = self.printer.emit_stored(self.scattered.buffer, self.scattered.value, element)
         return [*head, *element.lines, JOINS[self.scattered.kind].format(at=at.format(place=place), v=value)]
 
     @property

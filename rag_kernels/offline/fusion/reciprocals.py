@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import HALF, is_float
+from rag_kernels.offline.ir.dtypes import STORED_ONLY, is_float
 from rag_kernels.offline.ir.expressions import Expr, reciprocal
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import exponential_below, operands, strip
@@ -24,13 +24,14 @@ MODEST = 1e-30  # between it and its reciprocal a number and its reciprocal are 
 
 
 def owes_half(fp: FunctionalProblem) -> bool:
-    """Return whether every result with fractions has sixteen bits: then float32 may be computed to a few last bits.
+    """Return whether every result with fractions has sixteen bits or eight: then float32 may be computed to a few last
+    bits.
 
     Numbers that are quantised to integers are owed exactly: their last bit is one in a hundred.
     """
     dtypes = [spec.dtype for spec in fp.outputs]
     floats = [dtype for dtype in dtypes if is_float(dtype)]
-    return bool(floats) and all(dtype in HALF for dtype in floats) and SHORT.isdisjoint(dtypes)
+    return bool(floats) and all(dtype in STORED_ONLY for dtype in floats) and SHORT.isdisjoint(dtypes)
 
 
 def with_reciprocals(lowered: Lowered, *, on_gpu: bool) -> Lowered:

@@ -13,6 +13,7 @@ from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import FunctionalProblem, Ref, TensorArgument, TensorSpec
 
 FACTORS = {"mm": (0, 1), "bmm": (0, 1), "matmul": (0, 1), "linear": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
+FACTORS["_scaled_mm"] = (0, 1)
 READ_OFTEN = 512  # times that products read an element: then it costs more to compute than to store
 
 

@@ -27,7 +27,7 @@ class Types(Enum):
     LOGICAL = auto()  # truth values
     CHOSEN = auto()  # a truth value, then two operands and a result of one dtype
     CAST = auto()  # any two
-    OF_PAIR = auto()  # from or to a running pair
+    OF_PAIR = auto()  # from or to a running pair, or bits: the dtypes that the operator names
     ANY = auto()
 
 
@@ -83,6 +83,12 @@ class Operator(Enum):
     TRUNC = _CHEAP
     AS_FLOAT16 = _CHEAP  # rounded to sixteen bits, and widened again
     AS_BFLOAT16 = _CHEAP
+    AS_E4M3 = _CHEAP  # the same with eight bits
+    AS_E5M2 = _CHEAP
+    BITS_OF_E4M3 = Traits(1, Types.OF_PAIR, pair=(("float32",), "uint8"))  # of a number that is rounded to eight bits
+    BITS_OF_E5M2 = Traits(1, Types.OF_PAIR, pair=(("float32",), "uint8"))
+    E4M3_OF_BITS = Traits(1, Types.OF_PAIR, pair=(("uint8",), "float32"))  # the number that such bits are
+    E5M2_OF_BITS = Traits(1, Types.OF_PAIR, pair=(("uint8",), "float32"))
     SQRT = _CHEAP
     EXP = _COSTLY
     EXP_BELOW = Traits(2, Types.FRACTIONS, costly=True)  # exp(x - y), where some last bits do not count

@@ -6,11 +6,19 @@ Comes in: a value. Goes out: the parts of it, or None where it is none of that s
 from __future__ import annotations
 
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import HALF
+from rag_kernels.offline.ir.dtypes import HALF, STORED_ONLY
 from rag_kernels.offline.ir.operators import Operator
 
 Two = tuple[ir.Value, ir.Value]
-NARROWED = {Operator.AS_FLOAT16: "float16", Operator.AS_BFLOAT16: "bfloat16"}
+NARROWED = {
+    Operator.AS_FLOAT16: "float16",
+    Operator.AS_BFLOAT16: "bfloat16",
+    Operator.AS_E4M3: "float8_e4m3fn",
+    Operator.AS_E5M2: "float8_e5m2",
+}
+EXACT_AS = NARROWED | {Operator.E4M3_OF_BITS: "float8_e4m3fn", Operator.E5M2_OF_BITS: "float8_e5m2"}
+NAMES_DTYPE = EXACT_AS | {Operator.BITS_OF_E4M3: "float8_e4m3fn", Operator.BITS_OF_E5M2: "float8_e5m2"}
+HALVED = frozenset(operator for operator, dtype in NARROWED.items() if dtype in HALF)
 LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 4, 8, 4  # of a product in tiles; smaller ones run as any other reduction
 
 
@@ -28,7 +36,7 @@ def strip(value: ir.Value) -> ir.Value:
 
 def uncast(value: ir.Value) -> ir.Value:
     """Return the value below casts, roundings to sixteen bits and operators that only lay dimensions out."""
-    while isinstance(value, ir.Op) and value.operator in {Operator.SAME, Operator.CAST, *NARROWED}:
+    while isinstance(value, ir.Op) and value.operator in {Operator.SAME, Operator.CAST, *HALVED}:
         value = value.args[0]
     return value
 
@@ -48,10 +56,16 @@ def squared_difference(value: ir.Value) -> Two | None:
 
 def sixteen_bits(value: ir.Value) -> str:
     """Return the dtype of sixteen bits that a value has exactly: a tensor's, or what it is rounded to; else ""."""
+    found = narrow_dtype(value)
+    return found if found in HALF else ""
+
+
+def narrow_dtype(value: ir.Value) -> str:
+    """Return the narrow dtype that a value has exactly: a tensor's, or what it is rounded to; else ""."""
     value = strip(value)
     if isinstance(value, ir.Load):
-        return value.storage if value.storage in HALF else ""
-    return NARROWED.get(value.operator, "") if isinstance(value, ir.Op) else ""
+        return value.storage if value.storage in STORED_ONLY else ""
+    return EXACT_AS.get(value.operator, "") if isinstance(value, ir.Op) else ""
 
 
 def before_rounding(value: ir.Value, dtype: str) -> ir.Value:

@@ -153,6 +153,7 @@ from rag_kernels.offline.lowering.rules_shape import (
     triangle,
     unbind,
     unfold,
+    view,
 )
 from rag_kernels.offline.lowering.rules_windows import (
     adaptive_avg_pool,
@@ -223,7 +224,7 @@ _OWN: dict[str, Rule] = {name: pointwise(function) for name, function in POINTWI
     "remainder": remainder,
     "outer": outer,
     "_weight_norm": weight_norm,
-    "view": reshape,
+    "view": view,
     "reshape": reshape,
     "_unsafe_view": reshape,
     "flatten": reshape,

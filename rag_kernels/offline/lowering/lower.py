@@ -19,11 +19,11 @@ from rag_kernels.offline.graph.growing_concat import growing
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.graph.shared_factors import shared_factors
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import ITEMSIZE, is_float
+from rag_kernels.offline.ir.dtypes import FLOAT8, ITEMSIZE, is_float
 from rag_kernels.offline.ir.expressions import Expr, Pointwise, add, apply, cast_value, mul
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.parameters import Number, numbers
-from rag_kernels.offline.ir.patterns import NARROWED, before_rounding, sixteen_bits, strip
+from rag_kernels.offline.ir.patterns import NARROWED, before_rounding, narrow_dtype, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.wellformed import Checker
 from rag_kernels.offline.lowering.alike import share_loops
@@ -275,6 +275,7 @@ class Lowering:
                     if attempt == 1:
                         self.store_arguments(node)
                     continue
+                found = self.as_stored(found, node)
                 values = found if isinstance(found, tuple) else (found,)
                 for value, spec in zip(values, node.outputs, strict=False):
                     if value.shape != spec.shape:
@@ -482,9 +483,19 @@ class Lowering:
         """Return the value in another dtype."""
         return self.tracked(cast_value(value, dtype))
 
+    def as_stored(self, found: ir.Value | tuple[ir.Value, ...], node: Node) -> ir.Value | tuple[ir.Value, ...]:
+        """Return what a rule gave, rounded where the graph has eight bits: so coarse that what reads it must see it."""
+        if isinstance(found, ir.Value):
+            dtype = node.outputs[0].dtype
+            return self.rounded(found, dtype) if dtype in FLOAT8 and found.dtype == "float32" else found
+        if FLOAT8.isdisjoint(spec.dtype for spec in node.outputs):
+            return found
+        pairs = zip(found, node.outputs, strict=True)
+        return tuple(self.rounded(v, spec.dtype) if spec.dtype in FLOAT8 else v for v, spec in pairs)
+
     def rounded(self, value: ir.Value, dtype: str) -> ir.Value:
-        """Return a value in float32 rounded to sixteen bits, or itself where it has no more."""
-        if sixteen_bits(value) == dtype:
+        """Return a value in float32 rounded to a narrow dtype, or itself where it has no more."""
+        if narrow_dtype(value) == dtype:
             return value
         return self.tracked(apply(next(o for o, narrow in NARROWED.items() if narrow == dtype), value).value)
 

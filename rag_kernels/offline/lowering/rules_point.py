@@ -13,7 +13,7 @@ from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import HALF, LARGEST, is_float
+from rag_kernels.offline.ir.dtypes import FLOAT8, HALF, LARGEST, STORED_ONLY, is_float
 from rag_kernels.offline.ir.expressions import (
     Expr,
     Pointwise,
@@ -237,26 +237,32 @@ def same(lowering: Lowering, node: Node) -> ir.Value:
     return lowering.value(given(node, 0))
 
 
-WITHIN_SIXTEEN = frozenset({"bool", "int8", "uint8"})  # whose numbers sixteen bits hold exactly
+WITHIN = dict.fromkeys(HALF, frozenset({"bool", "int8", "uint8", *FLOAT8})) | dict.fromkeys(FLOAT8, frozenset({"bool"}))
+"""By narrow dtype: those whose numbers it holds exactly."""
+WHOLE = dict.fromkeys(HALF, 256) | dict.fromkeys(FLOAT8, 8)
+"""By narrow dtype: up to which whole number it has all."""
 
 
 def cast_to(lowering: Lowering, node: Node) -> ir.Value:
-    """Return the operand in another dtype. To sixteen bits it rounds, as the module's author said.
+    """Return the operand in another dtype. To sixteen or eight bits it rounds, as the module's author said.
 
     Operators on sixteen bits round in PyTorch alone: here only what is stored does.
     """
     source, dtype = given(node, 0), node.outputs[0].dtype
     value = lowering.cast(lowering.value(source), out_dtype(node))
-    exact = graph_dtype(lowering, source) in {dtype, *WITHIN_SIXTEEN} or is_small(value)
-    return value if dtype not in HALF or exact else lowering.rounded(value, dtype)
+    if dtype not in STORED_ONLY or graph_dtype(lowering, source) in {dtype, *WITHIN[dtype]} or is_small(value, dtype):
+        return value
+    return lowering.rounded(value, dtype)
 
 
-def is_small(value: ir.Value) -> bool:
-    """Return whether a value is a number of which every dtype holds all digits."""
+def is_small(value: ir.Value, dtype: str) -> bool:
+    """Return whether a value is a number of which a narrow dtype holds all digits."""
     value = strip(value)
     if not isinstance(value, ir.Const) or value.name:
         return False
-    return not math.isfinite(value.number) or (float(value.number).is_integer() and abs(value.number) <= 256)
+    if not math.isfinite(value.number):
+        return dtype in HALF
+    return float(value.number).is_integer() and abs(value.number) <= WHOLE[dtype]
 
 
 def dropout(lowering: Lowering, node: Node) -> ir.Value:

@@ -15,10 +15,10 @@ from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Backend, Node, Ref, Value
 from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
+from rag_kernels.offline.ir.dtypes import FLOAT8, HALF, ITEMSIZE
 from rag_kernels.offline.ir.expressions import add, mul, quotient
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import LEAST_COLUMNS, LEAST_ROWS, NARROWED, strip
+from rag_kernels.offline.ir.patterns import HALVED, LEAST_COLUMNS, LEAST_ROWS, narrow_dtype, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import graph_dtype
 from rag_kernels.offline.lowering.factor_lines import with_factors_in_lines
@@ -60,10 +60,11 @@ def factor_of(lowering: Lowering, argument: Any, *, lanes: int = 0) -> ir.Value:
     """Return an argument as a factor of a product; the other factor has so many lanes, where that is known.
 
     One that is computed in sixteen bits is stored in these, since that is what tensor cores take; but weights of eight
-    bits are dequantised on their way where few rows of the other factor want them.
+    bits are dequantised on their way where few rows of the other factor want them. Sixteen bits hold floats of eight.
     """
     value = lowering.value(argument)
     dtype = graph_dtype(lowering, argument)
+    dtype = "bfloat16" if dtype not in HALF and narrow_dtype(value) in FLOAT8 else dtype
     if dtype not in HALF or is_stored_in(dtype, value):
         return value
     if (lanes == 1 and is_pointwise(value)) or (0 < lanes <= FEW_LANES and is_dequantised(value)):
@@ -137,6 +138,22 @@ def addmm(lowering: Lowering, node: Node) -> ir.Value:
     term = lowering.value(given(node, 0))
     term = term if beta == 1 else lowering.op(mul, term, lowering.scalar(beta, out.dtype))
     return lowering.op(add, out, term)
+
+
+def scaled_mm(lowering: Lowering, node: Node) -> ir.Value:
+    """Return a product of floats of eight bits times the scales of both: one each, or one for each row and column."""
+    a = factor_of(lowering, given(node, 0))
+    out = product(lowering, a, factor_of(lowering, given(node, 1), lanes=a.shape[0]))
+    if given(node, 5, "scale_result") is not None:
+        raise ir.Unfusable("a scale of the result")
+    for place, side in ((2, (a.shape[0], 1)), (3, (1, out.shape[1]))):
+        scale = lowering.value(given(node, place))
+        if math.prod(scale.shape) > 1 and scale.shape != side:
+            raise ir.Unfusable("scales of blocks")
+        scale = scale if scale.shape == side else lowering.with_dims(scale, ())
+        out = lowering.op(mul, out, scale)
+    bias = given(node, 4, "bias")
+    return out if bias is None else lowering.op(add, out, lowering.value(bias))
 
 
 def einsum(lowering: Lowering, node: Node) -> ir.Value:
@@ -365,6 +382,7 @@ def position(
 
 ATTENTION = "scaled_dot_product_attention"
 PRODUCTS: dict[str, Rule] = {
+    "_scaled_mm": scaled_mm,
     "matmul": matmul,
     "mm": matmul,
     "bmm": matmul,
@@ -488,7 +506,7 @@ def knowing_its_dtype(rule: Rule) -> Rule:
     """
 
     def inside(value: ir.Value) -> bool:
-        return not isinstance(value, ir.Reduce) and not (isinstance(value, ir.Op) and value.operator in NARROWED)
+        return not isinstance(value, ir.Reduce) and not (isinstance(value, ir.Op) and value.operator in HALVED)
 
     def chosen(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
         found = rule(lowering, node)

@@ -15,7 +15,8 @@ from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.expressions import Expr, at_least, at_most, equal, where
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.lowering.arguments import out_dtype
+from rag_kernels.offline.ir.patterns import before_rounding
+from rag_kernels.offline.lowering.arguments import graph_dtype, out_dtype
 from rag_kernels.offline.lowering.computed import for_windows
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_pool import windows_along
@@ -24,6 +25,28 @@ from rag_kernels.offline.lowering.rules_pool import windows_along
 def reshape(lowering: Lowering, node: Node) -> ir.Value:
     value, shape = lowering.value(given(node, 0)), node.outputs[0].shape
     return lowering.view(value, shape)
+
+
+BITS = {
+    "float8_e4m3fn": (Operator.BITS_OF_E4M3, Operator.E4M3_OF_BITS),
+    "float8_e5m2": (Operator.BITS_OF_E5M2, Operator.E5M2_OF_BITS),
+}
+"""By dtype: the operator that gives a number's bits, and the one that gives the number of bits."""
+
+
+def view(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the value in its new shape; or elements of one byte as another dtype, bit by bit."""
+    if not node.op.endswith("view.dtype"):
+        return reshape(lowering, node)
+    source, dtype = given(node, 0), node.outputs[0].dtype
+    value, before = lowering.value(source), graph_dtype(lowering, source)
+    bytes_ = {"int8", "uint8", *BITS}
+    if before not in bytes_ or dtype not in bytes_:
+        raise ir.Unfusable(f"the bits of {before} as {dtype}")
+    if before in BITS:
+        value = ir.Op(value.dims, "uint8", BITS[before][0], (before_rounding(value, before),))
+    value = lowering.cast(value, "uint8" if dtype in BITS else dtype)
+    return lowering.tracked(ir.Op(value.dims, "float32", BITS[dtype][1], (value,)) if dtype in BITS else value)
 
 
 def permute(lowering: Lowering, node: Node) -> ir.Value:

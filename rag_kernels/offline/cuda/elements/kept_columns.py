@@ -116,7 +116,7 @@ class KeptColumns(CudaRegion):
     def store(self, buffer: str, scope: Scope) -> list[str]:
         if buffer not in self.targets:
             return CudaRegion.store(self, buffer, scope)
-        return [f"{self.targets[buffer]}.x[u] = {self.printer.emit(self.stores[buffer], scope)};"]
+        return [f"{self.targets[buffer]}.x[u] = {self.printer.emit_stored(buffer, self.stores[buffer], scope)};"]
 
     def added_to(self, name: str, value: ir.Reduce, acc_type: str) -> str:
         return f"{name}[u]"

@@ -100,7 +100,7 @@ class OddRows(VectorizedRegion):
 
     def put(self, name: str) -> str:
         whole = VectorizedRegion.put(self, name)
-        return f"if (edge) put_part_of({self.addresses[name]}, {name}, {self.part}); else {whole}"
+        return f"if (edge) put_part_of({self.addresses[name]}, {self.as_stored(name)}, {self.part}); else {whole}"
 
     def pass_loop(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
         number = self.printer.name("sweep")

@@ -146,7 +146,7 @@ class ShortLanes(CudaRegion):
 
     def store(self, buffer: str, scope: Scope) -> list[str]:
         vector = self.vectors[self.targets[buffer]]
-        text = self.printer.emit(self.stores[buffer], scope)
+        text = self.printer.emit_stored(buffer, self.stores[buffer], scope)
         return [f"{vector.name}.x[{self.lane.count} * {self.axis_element} + {self.lane.var}] = {text};"]
 
     def point(self) -> list[str]:

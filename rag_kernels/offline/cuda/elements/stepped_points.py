@@ -31,6 +31,7 @@ FULL = 1 << 17  # threads that keep a device busy
 class SteppedPoints(VectorizedRegion):
     """Prints a kernel whose threads take `many` steps of `along`, each with a vector of the lane."""
 
+    packs: bool = False
     along: Loop | None = None
     many: int = 1
     steady: set[str] = field(default_factory=set)  # vectors that are the same for all steps

@@ -153,7 +153,7 @@ class TurnedPoints(VectorizedRegion):
         scope = self.open_inner(task)
         for t in self.tiles:
             place = f"[{self.own} + u][threadIdx.y + {self.rows} * j]"
-            scope.lines.append(f"const {t.ctype} {t.name}_element = {t.name}{place};")
+            scope.lines.append(f"const {t.ctype} {t.name}_element = {t.ctype}({t.name}{place});")
             scope.known[t.load] = f"{t.name}_element"
         stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
         lines = [*task.lines, *self.quad_lines([*scope.lines, *stores])]

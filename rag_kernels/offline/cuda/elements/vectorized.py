@@ -12,13 +12,13 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from rag_kernels.offline.codegen.c_types import stored_type
+from rag_kernels.offline.codegen.c_types import narrowed, stored_type
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Access, Loop, Nest, Poly, text_of
 from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
-from rag_kernels.offline.cuda.elements.vectors import HALF_TYPES, Vector
+from rag_kernels.offline.cuda.elements.vectors import FLOAT8_TYPES, HALF_TYPES, Vector
 from rag_kernels.offline.cuda.reduce_loops import SCANNED
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.fusion.regions import Region
@@ -34,6 +34,7 @@ MOST_THREADS = 512  # of a row that is kept
 FEW_KEPT = 2  # tensors of a row that are kept: of more, those that all rows share are read again
 KEPT_BYTES = 16 * KEPT * MOST_THREADS  # of a row at most
 MOST_WIDTH = 8  # elements of a vector: of eight floats, loaded as twice sixteen bytes, registers still suffice
+OF_BYTES = 16  # the same where all tensors have elements of one byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class VectorizedRegion(CudaRegion):
     started: bool = False  # whether a pass is printed, before which that is read
     read: set[str] = field(default_factory=set)  # vectors whose elements this pass has asked for
     made: set[str] = field(default_factory=set)  # those that it has made
+    packs: bool = True  # whether floats of eight bits are converted a vector at a time
     gathers: bool = True  # whether rows at computed places may be taken so
     gathered: dict[ir.Load, str] = field(default_factory=dict)  # loads at computed places, which hold for a whole row
     followed: dict[ir.Load, str] = field(default_factory=dict)  # the same, which hold for a vector
@@ -142,10 +144,20 @@ class VectorizedRegion(CudaRegion):
             return CudaRegion.store(self, buffer, scope)
         return [self.put_element(name, self.printer.emit(self.stores[buffer], scope))]
 
+    def is_packed(self, name: str) -> bool:
+        """Return whether a vector's elements are floats while a thread has it, converted two at a time."""
+        return self.packs and self.width > 1 and self.vectors[name].ctype in FLOAT8_TYPES
+
+    def type_of(self, name: str) -> str:
+        """Return the C type of a vector while a thread has it."""
+        return f"Pack<float, {self.vectors[name].count}>" if self.is_packed(name) else self.vectors[name].type
+
     def put_element(self, name: str, text: str) -> str:
         """Return the statement that makes element `u` of a vector."""
         self.made.add(name)
-        return f"{self.place_of(name)}.x[u] = {text};"
+        vector = self.vectors[name]
+        stored = text if self.is_packed(name) else narrowed(text, self.printer.storage[vector.buffer])
+        return f"{self.place_of(name)}.x[u] = {stored};"
 
     def place_of(self, name: str) -> str:
         """Return what has the vector of this name, as C."""
@@ -179,7 +191,7 @@ class VectorizedRegion(CudaRegion):
 
     def element_in(self, name: str, place: str = "u") -> str:
         """Return an element of a vector as C, in the type in which arithmetic runs."""
-        return self.vectors[name].element(place, self.place_of(name))
+        return f"{name}.x[{place}]" if self.is_packed(name) else self.vectors[name].element(place, self.place_of(name))
 
     def loads_ahead(self, found: list[ir.Reduce], kind: str) -> bool:
         return False  # a vector is ahead enough
@@ -241,7 +253,7 @@ class VectorizedRegion(CudaRegion):
         taken, self.taken = self.taken, []
         vectors, inside = self.vectors, "inside ? {0} : {1}{{}}" if before is not None else "{0}"
         rest = [
-            *(f"{vectors[n].type} {n};" for n in made),
+            *(f"{self.type_of(n)} {n};" for n in made),
             *(f"float {n}_f = 0;" for n in sums),
             *(line for t in taken for line in self.declared(t)),
             *self.each(lines),
@@ -252,8 +264,9 @@ class VectorizedRegion(CudaRegion):
         if before is not None:
             rest = [*before, "if (inside) {", *indent(rest), "}"]
         loads = {n: inside.format(self.loaded(n), vectors[n].type) for n in used}
+        loads |= {n: f"floats_of({load})" for n, load in loads.items() if self.is_packed(n)}
         places, self.places = self.places if {*used} & {*self.followed.values()} else [], []
-        return [*places, *(f"const {vectors[n].type} {n} = {load};" for n, load in loads.items()), *rest]
+        return [*places, *(f"const {self.type_of(n)} {n} = {load};" for n, load in loads.items()), *rest]
 
     def in_order(self, names: set[str]) -> list[str]:
         """Return the names of vectors that are loaded, in the order in which they were found."""
@@ -266,7 +279,11 @@ class VectorizedRegion(CudaRegion):
 
     def put(self, name: str) -> str:
         """Return the statement that stores a quad."""
-        return f"*reinterpret_cast<{self.vectors[name].type}*>({self.addresses[name]}) = {name};"
+        return f"*reinterpret_cast<{self.vectors[name].type}*>({self.addresses[name]}) = {self.as_stored(name)};"
+
+    def as_stored(self, name: str) -> str:
+        """Return a quad as memory has it, as C."""
+        return f"narrowed<{self.vectors[name].ctype}>({name})" if self.is_packed(name) else name
 
     def load(self, name: str) -> str:
         """Return the load of a quad, as C."""
@@ -486,19 +503,24 @@ def width_of(found: VectorizedRegion) -> int:
     if found.has_scan():
         return SCANNED
     axis = axis_of(found.nest)
-    width = min(MOST_WIDTH, 16 // narrowest(found, axis)) if axis else SCANNED
+    width = widest(narrowest(found, axis)) if axis else SCANNED
     while axis and width > 4 and axis.count % width:
         width //= 2
     return width
 
 
+def widest(itemsize: int) -> int:
+    """Return how many elements of so many bytes are taken together at most."""
+    return OF_BYTES if itemsize == 1 else min(MOST_WIDTH, 16 // itemsize)
+
+
 def narrowest(found: VectorizedRegion, axis: Loop) -> int:
-    """Return the bytes of the narrowest elements that lie along the axis, truth values and their like left out."""
+    """Return the bytes of the narrowest elements that lie along the axis, those of one byte left out beside others."""
     accesses = [*found.nest.stores.values(), *found.nest.accesses.values()]
     names = [*found.nest.stores, *(v.buffer for v in found.nest.accesses)]
     steps = zip(names, accesses, strict=True)
     sizes = [ITEMSIZE.get(found.printer.storage[b], 4) for b, a in steps if is_step(a, axis)]
-    return min((size for size in sizes if size > 1), default=4)
+    return min((size for size in sizes if size > 1), default=1 if sizes else 4)
 
 
 def axis_of(nest: Nest) -> Loop | None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 HALF_TYPES = frozenset({"__nv_bfloat16", "__half"})
-"""C types of floats of sixteen bits, which arithmetic takes as float."""
+FLOAT8_TYPES = frozenset({"__nv_fp8_e4m3", "__nv_fp8_e5m2"})
+NARROW_TYPES = HALF_TYPES | FLOAT8_TYPES
+"""C types of floats of sixteen and eight bits, which arithmetic takes as float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +31,4 @@ class Vector:
     def element(self, place: str, array: str = "") -> str:
         """Return the element at a place as C, in the type in which arithmetic runs; `array` is what has the vector."""
         text = f"{array or self.name}.x[{place}]"
-        return f"float({text})" if self.ctype in HALF_TYPES else text
+        return f"float({text})" if self.ctype in NARROW_TYPES else text

@@ -16,7 +16,7 @@ from rag_kernels.offline.codegen.loop_nest import Access, Loop, Poly, plus, text
 from rag_kernels.offline.codegen.reduction_levels import around, indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.elements.vectorized import neighbours, others, value_of
-from rag_kernels.offline.cuda.elements.vectors import HALF_TYPES
+from rag_kernels.offline.cuda.elements.vectors import NARROW_TYPES
 from rag_kernels.offline.cuda.reduce_loops import MOST_TAPS, ReduceLoops
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.fusion.regions import Region
@@ -160,8 +160,8 @@ class WindowLanes(CudaRegion):
         start = last.offset - first * width
         within = tuple(self.seen_along(loop, value) for loop in rows)
         element = span.element(" + ".join([*terms, *([str(start)] if start else [])]), within)
-        half = stored_type(value.storage, "cuda") in HALF_TYPES
-        self.known_loads[text] = f"float({element})" if half else element
+        narrow = stored_type(value.storage, "cuda") in NARROW_TYPES
+        self.known_loads[text] = f"float({element})" if narrow else element
         self.check(access, rest, width, [*ir.leaves(value.stored[-1])])
 
     @property
@@ -299,7 +299,7 @@ class WindowLanes(CudaRegion):
         return f"{c_name(buffer)}_v"
 
     def store(self, buffer: str, scope: Scope) -> list[str]:
-        return [f"{self.vector(buffer)}.x[u] = {self.printer.emit(self.stores[buffer], scope)};"]
+        return [f"{self.vector(buffer)}.x[u] = {self.printer.emit_stored(buffer, self.stores[buffer], scope)};"]
 
     def whole_windows(self, guards: set[ir.Index]) -> str:
         assert self.nest.lane

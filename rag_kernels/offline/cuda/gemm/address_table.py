@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rag_kernels.offline.codegen.c_types import widened
 from rag_kernels.offline.codegen.contraction import Phase, Side, guard_text
 from rag_kernels.offline.codegen.loop_nest import Loop
 from rag_kernels.offline.codegen.reduction_levels import indent
@@ -117,7 +118,7 @@ def steps_each(kernel: Kernel, side: Side, name: str, deep: bool) -> list[str]:
     (load,) = side.loads
     limit = "rows" if name == "left" else "columns"
     scope = Scope()
-    scope.known[load] = f"{kernel.printer.pointers[load.buffer]}[base + step.x]"
+    scope.known[load] = widened(f"{kernel.printer.pointers[load.buffer]}[base + step.x]", load.storage)
     text = kernel.printer.emit(side.value, scope)
     here = [f"const int base = {name}_at(lane, 0), bits = lane < {limit} ? 1 << {LANE} : 0;"]
     return [

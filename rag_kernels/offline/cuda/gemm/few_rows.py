@@ -24,9 +24,9 @@ from rag_kernels.offline.cuda.gemm.tensor_core import numbers_of
 from rag_kernels.offline.cuda.gemm.wgmma import Matrix, matrix_of, matrix_read, start_of_matrix
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
+from rag_kernels.offline.ir.dtypes import FLOAT8, HALF, ITEMSIZE, STORED_ONLY
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import NARROWED, operands, strip
+from rag_kernels.offline.ir.patterns import HALVED, operands, strip
 
 MOST, MOST_OF_BYTES = 32, 64  # rows at most, where terms have two bytes and where one
 LEAST_COLUMNS, NARROW, WIDE = 33, 32, 128  # columns at least; of a block
@@ -156,10 +156,10 @@ class FewRowsKernel(Kernel):
         c, kind = self.contraction, self.kind
         assert self.right
         value, load = self.streamed, self.right.load
-        if strip(value) is load:
+        if strip(value) is load and load.storage in HALF:
             return ["memcpy(b, &w, sizeof b);"]
         scope, inner = Scope(), c.depth[-1]
-        scope.known[load] = "each.x[u]"
+        scope.known[load] = "floats.x[u]" if load.storage in FLOAT8 else "each.x[u]"
         floats = [
             v
             for v in ir.walk(value)
@@ -169,7 +169,11 @@ class FewRowsKernel(Kernel):
         element = stored_type(load.storage, "cuda")
         text = self.printer.emit(value, scope)
         made = "\n".join([*scope.lines, text])
-        taken = [f"Pack<{element}, EACH> each;", "memcpy(&each, &w, sizeof each);"] if "each.x" in made else []
+        taken = [f"Pack<{element}, EACH> each;", "memcpy(&each, &w, sizeof each);"]
+        if "floats.x" in made:
+            taken.append("const Pack<float, EACH> floats = floats_of(each);")
+        elif "each.x" not in made:
+            taken = []
         if "whole[u]" in made:
             taken += ["float whole[EACH];", f"floats_of_bytes<{element}>(w, whole);"]
         return [
@@ -194,7 +198,7 @@ class FewRowsKernel(Kernel):
         c, kind = self.contraction, self.kind
         scope = Scope()
         scope.known[c.total] = f"(sum * {self.printer.emit(self.scale, scope)})" if self.scale else "sum"
-        values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
+        values = {b: self.printer.emit_stored(b, v, scope) for b, v in c.nest.region.stores.items()}
         stores = [f"{self.place(b)} = {v};" for b, v in values.items()]
         inside = [*c.unflatten(c.rows, "row", kind), *c.unflatten(c.columns, "column", kind), *scope.lines, *stores]
         return [
@@ -251,17 +255,17 @@ class FewRowsKernel(Kernel):
 def dequantised(value: ir.Value) -> ir.Value:
     """Return a factor before it is rounded to sixteen bits, which a conversion does anyway."""
     value = strip(value)
-    return value.args[0] if isinstance(value, ir.Op) and value.operator in NARROWED else value
+    return value.args[0] if isinstance(value, ir.Op) and value.operator in HALVED else value
 
 
 def without_scale(value: ir.Value, contraction: Contraction) -> tuple[ir.Value, ir.Value | None]:
-    """Return integers of a byte and the number that all of a column are multiplied by; else the value and None."""
+    """Return numbers of a byte and the number that all of a column are multiplied by; else the value and None."""
     found = operands(value, Operator.MUL)
     depth = {leaf for loop in contraction.depth for leaf in loop.leaves}
     for one, other in (found, found[::-1]) if found else ():
         inside = operands(strip(one), Operator.CAST)
-        load = strip(inside[0]) if inside else None
-        if isinstance(load, ir.Load) and load.storage in BYTES and not ir.tree_atoms(other) & depth:
+        load = strip(inside[0]) if inside else strip(one)
+        if isinstance(load, ir.Load) and load.storage in {*BYTES, *FLOAT8} and not ir.tree_atoms(other) & depth:
             return one, other
     return value, None
 
@@ -292,10 +296,10 @@ def few_rows_kernel(kernel: Kernel, columns: int) -> FewRowsKernel | None:
     if c.count(c.rows) > MOST_OF_BYTES or c.count(c.columns) < LEAST_COLUMNS:
         return None
     left = matrix_of(c, c.left)
-    if left is None or left.by[0] != "term":
+    if left is None or left.by[0] != "term" or left.load.storage != numbers:
         return None
     streamed = [m for v in c.right.loads if (m := matrix_read(c, c.right, v)) and m.by[0] == "term"]
-    streamed = [m for m in streamed if m.load.storage in CTYPES.keys() | HALF and ITEMSIZE[m.load.storage] <= 2]
+    streamed = [m for m in streamed if m.load.storage in CTYPES.keys() | STORED_ONLY and ITEMSIZE[m.load.storage] <= 2]
     if not streamed:
         return None
     right = max(streamed, key=lambda m: ir.size_of(a for group in m.load.stored for a in group))

@@ -292,7 +292,7 @@ class Kernel:
         row, column = "ty * 4 + i % 4 + i / 4 * (ROWS / 2)", "tx * 4 + j / 4 * (COLUMNS / 2)"
         scope = Scope()
         scope.known[c.total] = "sums[i][j + u]"
-        values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
+        values = {b: self.printer.emit_stored(b, v, scope) for b, v in c.nest.region.stores.items()}
         names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in values}
         places = {b: self.place(b) for b in values}
         body = [*c.unflatten(c.columns, "(column + u)", kind), *scope.lines]

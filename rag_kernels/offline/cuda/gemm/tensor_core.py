@@ -23,8 +23,8 @@ from rag_kernels.offline.cuda.gemm.gemm import Kernel, Tile
 from rag_kernels.offline.cuda.gemm.tensor_core_text import BEGIN, EPILOGUE, LOOP, THREE
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import HALF
-from rag_kernels.offline.ir.patterns import sixteen_bits, strip
+from rag_kernels.offline.ir.dtypes import FLOAT8, HALF, STORED_ONLY
+from rag_kernels.offline.ir.patterns import narrow_dtype, sixteen_bits, strip
 
 THREADS, LINE = 256, 32  # a line has so many words: 32 terms of fp32, or 64 of sixteen bits
 FULL_SUMS, PROCESSORS = THREADS * 64, 132  # of a tile; of a device
@@ -68,7 +68,7 @@ def parts_at_most(contraction: Contraction) -> int:
 def numbers_of(contraction: Contraction, *, tf32: bool) -> str:
     """Return the number format in which tensor cores take both factors in one pass, or "" if they need three."""
     sides = [side for side in (contraction.left, contraction.right, contraction.second) if side]
-    kinds = {sixteen_bits(side.value) for side in sides}
+    kinds = {"bfloat16" if narrow_dtype(side.value) in FLOAT8 else sixteen_bits(side.value) for side in sides}
     kind = kinds.pop() if len(kinds) == 1 else ""
     return kind if kind in HALF else "tf32" if tf32 else ""
 
@@ -258,7 +258,7 @@ class TensorKernel(Kernel):
         for n, load in enumerate(loads):
             kind = f"Four<{stored_type(load.storage, 'cuda')}>"
             lines.append(f"const {kind} of_{name}{n} = *reinterpret_cast<const {kind}*>(&{self.address(load)});")
-            scope.known[load] = f"{'float' if load.storage in HALF else ''}((&of_{name}{n}.x)[u])"
+            scope.known[load] = f"{'float' if load.storage in STORED_ONLY else ''}((&of_{name}{n}.x)[u])"
         text = self.printer.emit(side.value, scope)
         inside = [*self.unflatten_depth("(k + u)"), *scope.lines, f"(&next_{name}[e].x)[u] = {text};"]
         return [*lines, "#pragma unroll", "for (int u = 0; u < 4; ++u) {", *indent(inside), "}"]
@@ -291,7 +291,7 @@ class TensorKernel(Kernel):
         scope = Scope()
         for total, after in zip(c.totals, ("", " + WIDE"), strict=False):
             scope.known[total] = f"tile[i * (COLUMNS + 8) + threadIdx.x % WIDE{after}]"
-        values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
+        values = {b: self.printer.emit_stored(b, v, scope) for b, v in c.nest.region.stores.items()}
         places = {b: self.place(b) for b in values}
         stores = [f"{places[b]} = {v};" for b, v in values.items()]
         return [

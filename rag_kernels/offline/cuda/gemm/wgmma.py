@@ -391,7 +391,7 @@ class WgmmaKernel(Kernel):
         vectors = self.vectors()
         scope.known |= {place: f"float({name}.x[u])" for place, (name, _, _) in vectors.items()}
         scope.known |= dict(zip(c.totals, ("sum[u]", "other[u]"), strict=False))
-        values = {b: self.printer.emit(v, scope) for b, v in stores.items()}
+        values = {b: self.printer.emit_stored(b, v, scope) for b, v in stores.items()}
         names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in stores}
         types = {b: f"Pack<{stored_type(self.printer.storage[b], 'cuda')}, 8>" for b in stores}
         loads = [
@@ -413,7 +413,7 @@ class WgmmaKernel(Kernel):
         """Return the operators and stores of one column."""
         stores = self.contraction.nest.region.stores
         scope.known |= dict(zip(self.contraction.totals, ("sum", "other"), strict=False))
-        values = {b: self.printer.emit(v, scope) for b, v in stores.items()}
+        values = {b: self.printer.emit_stored(b, v, scope) for b, v in stores.items()}
         return [*scope.lines, *(f"{self.place(b)} = {v};" for b, v in values.items())]
 
     def is_of_row(self, value: ir.Value) -> bool:
@@ -564,6 +564,8 @@ def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKer
     left, right = matrix_of(c, c.left), matrix_of(c, c.right)
     if not numbers or left is None or right is None:
         return None
+    if {left.load.storage, right.load.storage} != {"float32" if numbers == "tf32" else numbers}:
+        return None
     turned, second = False, matrix_of(c, c.second) if c.second else None
     if c.second and (second is None or second.by != right.by):
         return None
@@ -571,9 +573,7 @@ def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKer
         turned = right.lanes_inside and not left.lanes_inside
         left, right = (right, left) if turned else (left, right)
         right = right.turned() if right.lanes_inside else right
-        if (c.second and (turned or right.steps[0] != {(): 1})) or {left.load.storage, right.load.storage} != {
-            "float32"
-        }:
+        if c.second and (turned or right.steps[0] != {(): 1}):
             return None
     itemsize, registers = 2 if numbers in HALF else 4, numbers == "tf32" and left.lanes_inside
     shape = shape_of(wanted, shape_for(c, itemsize, turned=turned, registers=registers))

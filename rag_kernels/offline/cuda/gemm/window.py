@@ -445,7 +445,7 @@ def window_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WindowK
         window.whole == 1 and itemsize == 4
     ):  # which a copy costs more than it gives
         return None
-    if itemsize == 4 and {window.load.storage, found.filters.load.storage} != {"float32"}:
+    if {window.load.storage, found.filters.load.storage} != {numbers if numbers in HALF else "float32"}:
         return None
     channels, often = ir.size_of(found.channels), math.prod(phase.stride for phase in phases)
     line = line_for(channels, itemsize)
