@@ -187,12 +187,12 @@ def test_what_a_row_comes_to_is_computed_once_for_sums_over_columns(made: Made) 
 
 
 def test_what_is_stored_anyway_is_not_computed_again_for_each_column(made: Made) -> None:
-    """Forces between all pairs: what a pair has in common is stored beside a sum over it, and read by direction."""
+    """Forces in a space of five: what a pair has in common is stored beside a sum over it, and read by direction."""
     body = (
         "d = x[:, None] - x; e = torch.exp(-(d * d).sum(-1) - 1) / (y + 1); "
         "return e.sum(1), (e[..., None] * d).sum(1), e"
     )
-    fp, call = made("pairs", Case(body, "torch.randn(40, 3)", "torch.rand(40)"))
+    fp, call = made("pairs", Case(body, "torch.randn(40, 5)", "torch.rand(40)"))
     assert worst_ratio(fp, call) < numbers.RATIO
     plan = write(fp, LANGUAGES["cuda"])
     assert plan is not None

@@ -69,3 +69,16 @@ def test_long_windows_are_rows(tmp_path: Path) -> None:
     body = "return (x.unfold(1, 100, 40) * y).pow(2).sum(-1), x.unfold(1, 8, 4).amax(-1)"
     text = right_text(Case(body, "torch.randn(3, 420)", "torch.randn(100)"), tmp_path)
     assert [head.partition(" of ")[0].split()[-1] for head in heads(text)] == ["rows", "columns"]
+
+
+def test_columns_that_are_read_again_are_cut_all_the_same(tmp_path: Path) -> None:
+    body = "c = x - x.mean(0); return c, c.pow(3).mean(0) + y"
+    text = right_text(Case(body, "torch.randn(4096, 40)", "torch.zeros(1)"), tmp_path)
+    assert sum(" columns of " in head for head in heads(text)) >= 3
+
+
+def test_rows_of_many_reads_have_launch_bounds(tmp_path: Path) -> None:
+    body = "p = F.pad(x, (4, 4)); q = F.pad(y, (4, 4)); "
+    body += "return (sum(p.narrow(1, i, 1040) * q.narrow(1, i, 1040) for i in range(9))).exp().sum(1)"
+    text = right_text(Case(body, "torch.randn(9, 1040) / 9", "torch.randn(9, 1040)"), tmp_path)
+    assert "__launch_bounds__(ROW_THREADS, 1)" in text

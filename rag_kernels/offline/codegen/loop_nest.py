@@ -7,7 +7,6 @@ shapes. Knows nothing of statements or threads.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -78,6 +77,7 @@ class Access:
         return self._numeric.get(leaf, 0)
 
     _numeric: dict[ir.Atom, int] = field(default_factory=dict)
+    led: dict[ir.Atom, int] = field(default_factory=dict)  # strides of computed indices, by the loops they depend on
 
 
 def access_of(stored: tuple[ir.Group, ...], index: tuple[ir.Form | ir.Value, ...], names: Names) -> Access:
@@ -88,6 +88,8 @@ def access_of(stored: tuple[ir.Group, ...], index: tuple[ir.Form | ir.Value, ...
         stride: Poly = {in_order(names[a] for a in inner): 1}
         if isinstance(item, ir.Value):
             out.values.append((item, stride))
+            for leaf in ir.tree_atoms(item):
+                out.led[leaf] = max(out.led.get(leaf, 0), ir.size_of(inner))
             continue
         if item.offset:
             out.constant = plus(out.constant, times(stride, (), item.offset))
@@ -234,13 +236,12 @@ def loop_over(group: tuple[ir.Atom, ...], var: str, names: Names) -> Loop:
 def loop_order(region: Region, accesses: list[Access]) -> list[ir.Atom]:
     """Return the atoms outermost first, in the order of memory of the access that runs over most of them.
 
-    A loop on which a computed place depends leads anywhere, as one does that steps far.
+    A loop on which a computed index depends steps as far as that index does.
     """
     atoms = [*region.outer, *region.reduced]
 
     def step(access: Access, atom: ir.Atom) -> float:
-        anywhere = any(atom in ir.tree_atoms(place) for place, _ in access.values)
-        return math.inf if anywhere else abs(access.stride(atom))
+        return max(abs(access.stride(atom)), access.led.get(atom, 0))
 
     reference = max(accesses, key=lambda a: len([x for x in atoms if step(a, x)]))
     return sorted(atoms, key=lambda a: (step(reference, a) != 0, -step(reference, a), a.serial))

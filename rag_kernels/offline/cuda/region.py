@@ -62,7 +62,7 @@ class CudaParameters:
 
 Launch = Callable[[str], list[str]]  # from a kernel's name to the statements that launch it
 FEW_SUMS = 6  # of a row: ten took 72 registers, and 1024 threads may have 64 each
-FEW_BUFFERS = 12  # that a row reads or writes: each takes registers too
+FEW_BUFFERS = 12  # that a row reads or writes, and reads of them: each takes registers too
 
 
 @dataclass(slots=True)
@@ -114,12 +114,13 @@ class CudaRegion(ReduceLoops):
 
     @property
     def bounds(self) -> str:
-        """Return launch bounds for rows and columns of many sums or many tensors.
+        """Return launch bounds for rows and columns of many sums, many tensors or many reads of them.
 
         Each takes registers, and a block whose threads want more than there are cannot be launched. Where they are few
         nvcc is left alone.
         """
-        if self.sums() <= FEW_SUMS and len(self.buffers()) <= FEW_BUFFERS:
+        loads = sum(isinstance(v, ir.Load) for v in ir.walk(*self.values))
+        if self.sums() <= FEW_SUMS and max(loads, len(self.buffers())) <= FEW_BUFFERS:
             return ""
         most = {"row": self.row_threads, "column": "32 * TEAM"}.get(self.nest.schedule)
         return f"__launch_bounds__({most}, 1) " if most else ""

@@ -351,10 +351,11 @@ class Planner:
         outer, reduced = key_of(value)
         length, tile = ir.size_of(reduced), tile_of(value)
         if not tile:
-            if value in self.whole:
+            column = is_column(value)
+            if value in self.whole and not column:
                 return 1
             rows = ir.size_of(outer)
-            if rows < self.split.columns and length >= self.split.column and is_column(value):
+            if rows < self.split.columns and length >= self.split.column and column:
                 most = max(2 * length // self.split.column, min(length // LEAST_PART, FULL_COLUMNS // rows))
                 return min(self.split.columns // rows, most)
             return 1 if rows >= self.split.rows or length < self.split.length else self.split.rows // max(1, rows)
