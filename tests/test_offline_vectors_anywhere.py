@@ -82,3 +82,9 @@ def test_rows_of_many_reads_have_launch_bounds(tmp_path: Path) -> None:
     body += "return (sum(p.narrow(1, i, 1040) * q.narrow(1, i, 1040) for i in range(9))).exp().sum(1)"
     text = right_text(Case(body, "torch.randn(9, 1040) / 9", "torch.randn(9, 1040)"), tmp_path)
     assert "__launch_bounds__(ROW_THREADS, 1)" in text
+
+
+def test_pairs_that_few_long_rows_came_to_join_beside_vectors(tmp_path: Path) -> None:
+    body = "k = x > -2; v = torch.where(k, x, -1e9); p = torch.softmax(v, -1).gather(1, y[:, None]).squeeze(1); "
+    body += "return p, k.sum(-1), torch.logsumexp(v, -1)"
+    right_text(Case(body, "torch.randn(4, 65536)", "torch.randint(0, 65536, (4,))"), tmp_path)

@@ -24,7 +24,7 @@ from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
-from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.operators import PAIR, Operator
 from rag_kernels.offline.ir.parameters import c_name
 from rag_kernels.offline.ir.patterns import operands
 from rag_kernels.offline.ir.reductions import Kind
@@ -206,7 +206,7 @@ class VectorizedRegion(CudaRegion):
         """Return the statement that takes one more element: those of a vector are taken together where that is less."""
         if self.nest.schedule != "row":
             return CudaRegion.step(self, value, name, acc_type, scope, block)
-        if value.kind is Kind.MAXSUM:
+        if value.kind is Kind.MAXSUM and value.arg.dtype != PAIR:
             scope.lines.append(f"float {name}_top = -INFINITY, {name}_sum = 0;")
             self.finish.append(f"{name} = MaxSum{{{name}_top, {name}_sum}};")
             x, near = self.printer.name("x"), "_near" * (self.printer.form is Form.CUDA_NEAR)
