@@ -149,8 +149,9 @@ def test_weights_may_be_read_before_the_wait_which_is_told(judge: LocalJudge, na
     assert isinstance(found, Passed) and (READS_EARLY in found.notes) is (name == "kept"), found
 
 
-def test_each_input_is_waited_for(judge: LocalJudge) -> None:
-    (specimen,) = (s for s in SPECIMENS if s.idea.startswith("one input of two"))
+@pytest.mark.parametrize("idea", ["one input of two", "outputs written while"])
+def test_inputs_and_outputs_wait(judge: LocalJudge, idea: str) -> None:
+    (specimen,) = (s for s in SPECIMENS if s.idea.startswith(idea))
     fp = functionalize(problem_from_source("task", TASKS[specimen.task].problem), workers=judge.workers)
     *wrong, twin = verdicts(judge, fp, [*specimen.candidates(), specimen.honest])
     assert isinstance(twin, Passed), twin

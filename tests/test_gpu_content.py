@@ -36,14 +36,14 @@ def test_every_content_comes_in_the_layout_that_the_code_sees() -> None:
     assert [t.stride() for t in bound.tensors] == [(1, 3), (1, 4), (1,)]
 
 
-def test_contents_come_late_the_one_that_is_named_last(
+def test_contents_come_late_the_one_that_is_named_last_and_an_output_is_read_before_a_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What comes last comes from a kernel that lets the next begin; only what comes from that can be missed."""
     specs = [TensorSpec((3, 5), "float32"), TensorSpec((64,), "float32"), TensorSpec((), "float32")]
     content, outputs = Arena(specs), Arena(specs[:1])
     request = Bind(Binding((), (), ()), content.describe(), outputs.describe(), writable=True, strided=False, like=None)
-    bound = Bound(request, [os.dup(content.fd), os.dup(outputs.fd)], torch.device("cpu"), writes=False, like=None)
+    bound = Bound(request, [os.dup(content.fd), os.dup(outputs.fd)], torch.device("cpu"), writes=True, like=None)
     given = [torch.randn(spec.shape) for spec in specs]
     came: list[tuple[int, list[bool]]] = []
 
@@ -62,7 +62,15 @@ def test_contents_come_late_the_one_that_is_named_last(
         assert came.pop() == (last, [i != last for i in range(3)])
         assert all(torch.equal(content, value) for content, value in zip(bound.contents, given, strict=True))
     bound.arrive()  # a burst like any other
-    assert came == []
+    assert came == [] and bound.has_waited()
+    for early in (False, True):
+        bound.results[0].fill_(7.0)
+        bound.watch()
+        assert bound.has_waited()  # its worker looks back before each burst
+        bound.results[0][1, 1] = 8.0 if early else 7.0  # in place of a launch that overtakes the look
+        bound.arrive()
+        bound.results[0].fill_(1.0)
+        assert bound.has_waited() is not early and came.pop()[0] == -1
 
 
 def test_many_contents_are_composed_together_as_each_by_itself() -> None:

@@ -168,7 +168,7 @@ TO_CANDIDATE: tuple[CandidateRequest, ...] = (
     HoldDraw(0),
     JoinExchange(0, 4096),
     ComposeContents((0,), (plain(0, 2),), (255,), cold=True),
-    ComposeContents((0,), (plain(0, 2),), (255,), cold=False, late=1),
+    ComposeContents((0,), (plain(0, 2),), (255,), cold=False, late=1, watched=True),
     Pull(0),
     HashOutputs(0),
     HashInputs(0),

@@ -179,6 +179,8 @@ class Bound:
         self.keeps = not writes
         self.late: list[torch.Tensor] = []  # content that comes with the next burst, on its stream
         self.last = 0  # the number of what comes last
+        self.watched: list[torch.Tensor] = []  # an output, what stood there, and what a kernel before the call reads
+        self.looked = False  # that kernel is queued
         self.found: list[tuple[torch.Tensor, torch.Tensor]] = []  # samples of the last outputs, and where they are
         self.fresh: Callable[[], None] = _nothing  # puts state back that a call changes (running statistics)
 
@@ -196,8 +198,14 @@ class Bound:
             content.zero_()
         self.lay_out()
 
+    def watch(self) -> None:
+        """Have the largest output read before the next burst. Where the code makes its results there is none."""
+        if not self.keeps and (plain := self.plain_results()):
+            stands = max(plain, key=torch.Tensor.numel).reshape(-1).view(torch.uint8)
+            self.watched = [stands, stands.clone(), torch.empty_like(stands)]
+
     def arrive(self) -> None:
-        """Queue the content that was kept back on the current stream."""
+        """Queue the content that was kept back on the current stream, or a look at what stands in an output."""
         late, self.late = self.late, []
         for number, (content, kept) in enumerate(zip(self.contents, late, strict=bool(late))):
             if number != self.last:
@@ -205,6 +213,17 @@ class Bound:
         if late:
             come_late(self.contents[self.last], late[self.last])
             self.lay_out()
+        if self.watched:
+            stands, _, seen = self.watched
+            come_late(seen, stands)
+            self.looked = True
+
+    def has_waited(self) -> bool:
+        """Return whether the last call left alone what was still read before it."""
+        if not self.looked:  # or is still to be made
+            return True
+        (_, stood, seen), self.watched, self.looked = self.watched, [], False
+        return torch.equal(stood, seen)
 
     def plain_results(self) -> list[torch.Tensor]:
         """Return results whose bytes are what they say."""
@@ -243,7 +262,7 @@ class Loaded:
         torch.backends.cudnn.allow_tf32 = False
         self.flags = _flags()
         self.settings = team_settings()
-        self.in_order = True
+        self.in_order = self.waited = True
         self.brought = loaded_libraries()  # by whoever serves candidates
         self.code = load(message.code, self.device)
         self.memory = MemoryCount(self.device)
@@ -261,8 +280,8 @@ class Loaded:
                 self.ready(at)
             case Burst(order, begin_s):
                 self.burst(order, begin_s)
-            case ComposeContents(at, recipes, poisons, cold, late):
-                self.compose(at, recipes, poisons, cold=cold, late=late)
+            case ComposeContents(at, recipes, poisons, cold, late, watched):
+                self.compose(at, recipes, poisons, cold=cold, late=late, watched=watched)
             case Pull(at):
                 reply = self.pull(at)
             case HashOutputs(at):
@@ -330,6 +349,7 @@ class Loaded:
         *,
         cold: bool,
         late: int | None,
+        watched: bool,
     ) -> None:
         """Compose the content of the next calls on the device, poison the outputs, empty the caches (GPU only)."""
         self.look_back()
@@ -343,6 +363,8 @@ class Loaded:
                     result.reshape(-1).view(torch.uint8).fill_(poison)
             if late is not None:
                 bound.keep_back(late)
+            if watched:
+                bound.watch()
         dirty_shared_memory()
         if cold:
             flush_caches()
@@ -384,6 +406,7 @@ class Loaded:
         """
         for bound in self.bound:
             self.in_order = bound.in_order() and self.in_order
+            self.waited = bound.has_waited() and self.waited
 
     def pull(self, at: int) -> Pulled:
         """Copy the outputs into the judge's memory (where they are not already) and say what form they have."""
@@ -398,7 +421,7 @@ class Loaded:
                 place.copy_(source)
             if not self.on_cpu:
                 torch.cuda.synchronize()
-        return Pulled(form, all(b.intact() for b in bound.banded), is_ieee(), self.in_order)
+        return Pulled(form, all(b.intact() for b in bound.banded), is_ieee(), self.in_order, self.waited)
 
     def threads(self, count: int, *, alone: bool) -> None:
         """Use another number of OpenMP threads, in torch and in the kernel's own runtime.

@@ -420,7 +420,8 @@ class ComposeContents:
     """GPU only: make the contents of the next calls, poison the outputs, empty the caches if asked: `Done`.
 
     With `late` contents come on the stream of the next burst, behind its delay: until then there are zeros. The
-    argument of that number comes last, from a kernel that lets the next one begin before it has ended.
+    argument of that number comes last, from a kernel that lets the next one begin before it has ended. With `watched`
+    such a kernel reads what stands in the outputs.
     """
 
     at: tuple[int, ...]
@@ -428,6 +429,7 @@ class ComposeContents:
     poisons: tuple[int, ...]
     cold: bool
     late: int | None = None
+    watched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,12 +466,17 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Of each output shape, dtype and device; whether all around the tensors is as it was, and the rounding too."""
+    """Of each output shape, dtype and device; whether all around the tensors is as it was, and the rounding too.
+
+    `in_order` says that what a call left was there for who came next on the stream, `waited` that it wrote nothing
+    while who came before could still read what stood there.
+    """
 
     form: tuple[tuple[tuple[int, ...], str, str], ...]
     intact: bool
     arithmetic: bool
     in_order: bool = True
+    waited: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -346,6 +346,11 @@ class LoadedCandidate:
         self.prepare_all([place], [recipe], late=last)
         self._burst_s([place], EARLY_S)
 
+    def call_watched(self, place: BoundBuffers, recipe: Recipe) -> None:
+        """Call it (GPU) when what stands in an output is still read, on the stream that it is called on."""
+        self.prepare_all([place], [recipe], watched=True)
+        self._burst_s([place], EARLY_S)
+
     def prepare_all(
         self,
         places: Sequence[BoundBuffers],
@@ -354,6 +359,7 @@ class LoadedCandidate:
         cold: bool = False,
         written: bool = False,
         late: int | None = None,
+        watched: bool = False,
     ) -> None:
         """Prepare a burst of calls in one request: of places that share a content (CPU) the last recipe holds."""
         session, numbers = places[0].session, tuple(place.number for place in places)
@@ -362,7 +368,7 @@ class LoadedCandidate:
         if session.on_gpu:
             self._hold_draws(places[0])
             poisons = tuple(place.poison for place in places)
-            self._ask(ComposeContents(numbers, tuple(recipes), poisons, cold, late), Done)
+            self._ask(ComposeContents(numbers, tuple(recipes), poisons, cold, late, watched), Done)
         else:
             for place, recipe in zip(places, recipes, strict=True):
                 if not written or place.content is not session.content:
@@ -498,6 +504,12 @@ class LoadedCandidate:
         if not reply.in_order:
             why = "The outputs were not there when the stream was done that the candidate was called on."
             raise Stopped(Rejected("late_write", why))
+        if not reply.waited:
+            why = (
+                "It writes to its outputs before what was queued there before it has ended, which may still read what "
+                "that memory held: let a programmatic dependent launch wait (griddepcontrol.wait) before it writes."
+            )
+            raise Stopped(Rejected("early_write", why))
         if seen is None:
             self.stand()
             seen = look()

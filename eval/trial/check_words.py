@@ -53,6 +53,10 @@ MEANINGS: tuple[tuple[str, str], ...] = (
         "Reads inputs that are only there when the stream has come so far that it is called on.",
     ),
     (
+        r"outputs that are still read",
+        "Writes to its outputs only when what is queued before it, which may still read there, has ended.",
+    ),
+    (
         r"another forward before the backward",
         "Right where another forward comes between its forward and its backward, and no output changes in it.",
     ),

@@ -277,6 +277,7 @@ class Checks:
         """Require on a GPU that inputs are read that come on the stream of the call, behind what is queued there.
 
         Parameters may be read before: what a forward never writes no kernel before it has to bring. That is told.
+        Nothing may be written as long as a kernel before may read what stands there.
         """
         session = self.place.session
         if not session.on_gpu or "late-write check" in self.without:
@@ -296,6 +297,10 @@ class Checks:
         kept = [i for i in numbers if i not in awaited]
         if any(not self._is_right_early(recipe, i) for i in session.rng.sample(kept, min(MOST_LATE, len(kept)))):
             self.found.notes.append(READS_EARLY)
+        for _ in range(2):  # over two poisons, one of which is none of zeros
+            self.subject.call_watched(self.place, recipe)
+            self.compare(self.place, self.subject.outputs(self.place), recipe, "own draw")
+        self.found.checks.append("outputs that are still read")
 
     def _is_right_early(self, recipe: Recipe, last: int) -> bool:
         """Return whether a call is right whose arguments are still to come, this one last.
