@@ -75,3 +75,10 @@ def faults(fp: FunctionalProblem, call: Callable[..., list[torch.Tensor]]) -> li
     exact = [v.to(mine.dtype) for v, mine in zip(model(*inputs), ours, strict=True)]
     pairs = enumerate(zip(ours, exact, strict=True))
     return [f"result {i}: {a.flatten()[:4]} for {b.flatten()[:4]}" for i, (a, b) in pairs if not torch.equal(a, b)]
+
+
+@pytest.mark.parametrize(("dtype", "many"), [("int8", 16), ("uint8", 16), ("bool", 4)])
+def test_how_many_bytes_a_thread_takes(dtype: str, many: int) -> None:
+    """Sixteen where a load takes them all at once; truth values are loaded one by one."""
+    plan = write(functional("bytes", Case("return x | y", made("(4, 64)", dtype), made("(4, 64)", dtype))), SMALL)
+    assert plan is not None and f"Pack<{dtype}{'_t' * (dtype != 'bool')}, {many}>" in plan.candidate.source

@@ -520,7 +520,8 @@ def narrowest(found: VectorizedRegion, axis: Loop) -> int:
     names = [*found.nest.stores, *(v.buffer for v in found.nest.accesses)]
     steps = zip(names, accesses, strict=True)
     sizes = [ITEMSIZE.get(found.printer.storage[b], 4) for b, a in steps if is_step(a, axis)]
-    return min((size for size in sizes if size > 1), default=1 if sizes else 4)
+    truths = any(v.storage == "bool" for v in found.nest.accesses)  # loaded one by one: by few elements of a thread
+    return min((size for size in sizes if size > 1), default=1 if sizes and not truths else 4)
 
 
 def axis_of(nest: Nest) -> Loop | None:
