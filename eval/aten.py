@@ -170,6 +170,7 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("linear", replace(_PRODUCT, in_functional=True, added=2, one_hot=((1, "rows"), (0, "rows")))),
     ("addmm baddbmm", replace(_ADDED_TO_PRODUCT, one_hot=((2, "columns"), (1, "rows")))),
     ("addbmm addmv", _ADDED_TO_PRODUCT),
+    ("_scaled_mm", replace(_PRODUCT, added=4)),
     ("convolution", replace(_PRODUCT, added=2)),
     ("conv1d conv2d conv3d", replace(_PRODUCT, in_functional=True, one_hot=((1, "first"),))),
     ("conv_transpose1d conv_transpose2d conv_transpose3d bilinear", replace(_PRODUCT, in_functional=True)),

@@ -243,6 +243,12 @@ def test_a_definition_is_a_problem_with_its_workloads(kept: str, tmp_path: Path)
     assert form.outputs[0].shape == (7, 64)
 
 
+def test_a_definition_may_have_floats_of_eight_bits(tmp_path: Path) -> None:
+    inputs = {"x": {"shape": ["batch"], "dtype": "float8_e5m2"}}
+    (tmp_path / "d.json").write_text(json.dumps({**DEFINITION, "inputs": inputs}))
+    assert ".to(torch.float8_e5m2)" in load_problem(tmp_path / "d.json").source
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -12,6 +12,9 @@ from support import generated_kernels as numbers
 
 from rag_kernels.eval.build.compile import Built, build, toolchain
 from rag_kernels.eval.element_types import element_type
+from rag_kernels.eval.numerics.compare import compare
+from rag_kernels.eval.numerics.eight_bits import narrowed
+from rag_kernels.eval.numerics.steps import rounded_as_owed
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
 FORMATS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
@@ -80,3 +83,46 @@ def test_conversions_are_pytorchs_bit_by_bit(tmp_path: Path, dtype: str, roundin
     assert torch.equal(wide.signbit() & ~wide.isnan(), every.float().signbit() & ~wide.isnan())
     with pytest.raises(TypeError, match="dtype"):
         module.widen(every.view(torch.uint8), wide)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_each_element_is_owed_but_where_rounding_decides(dtype: str) -> None:
+    kind, generator = getattr(torch, dtype), torch.Generator().manual_seed(5)
+    exact = torch.randn(64, 512, generator=generator, dtype=torch.float64)
+    own = narrowed(exact, kind)
+    again = [narrowed(exact * (1 + 1e-4 * torch.randn(exact.shape, generator=generator)), kind) for _ in range(8)]
+    moved = narrowed(exact * (1 + 2e-5), kind)
+    assert 0 < int((moved.float() != own.float()).sum()) < 64
+    assert rounded_as_owed(own, own, exact, again) == ""
+    assert rounded_as_owed(moved, own, exact, again) == ""
+    assert "rounding on the way does not decide" in rounded_as_owed(moved, own, exact, [own] * 8)
+    cut = (exact.float().view(torch.int32) & (-1 << (20 if kind == torch.float8_e4m3fn else 21))).view(torch.float32)
+    told = rounded_as_owed(narrowed(cut, kind), own, exact, again)
+    assert "of the elements are another number" in told and compare(own, own, exact).ok
+
+
+def test_past_the_range_of_e4m3_nan_will_do_where_torch_made_nan() -> None:
+    """Torch before 2.13 made NaN of it, which a kernel may then, or the largest number; others are wrong."""
+    kind = torch.float8_e4m3fn
+    exact = torch.linspace(1, 448, 300, dtype=torch.float64)
+    exact[7], exact[9] = 448, -448
+    new = narrowed(exact, kind)
+    old = new.clone()
+    old.view(torch.uint8)[[7, 9]] = torch.tensor([0x7F, 0xFF], dtype=torch.uint8)
+    for got, own, right in ((new, old, True), (old, old, True), (new, new, True), (old, new, False)):
+        assert compare(got, own, exact).ok is right
+    wrong = new.clone()
+    wrong[7] = 240
+    assert not compare(wrong, old, exact).ok
+
+
+def test_what_is_infinite_in_e5m2_is_one_step_from_its_largest_number() -> None:
+    exact = torch.full((300,), 3e4, dtype=torch.float64)
+    exact[3] = 61440.0
+    infinite, largest = exact.to(torch.float8_e5m2), narrowed(exact, torch.float8_e5m2)
+    assert infinite.isinf().sum() == 1 and not largest.isinf().any()
+    assert compare(largest, infinite, exact).ok and compare(infinite, infinite, exact).ok
+    assert rounded_as_owed(largest, infinite, infinite.double(), [infinite] * 4)
+    other = infinite.clone()
+    other[3] = -float("inf")
+    assert not compare(other, infinite, exact).ok

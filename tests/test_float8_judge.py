@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import torch
+from factories import attempt
 from judging import BRIEF, HEAD, THOROUGH, verdict
 from support.kept import kept_judge
 
 from rag_kernels.eval.judge import LocalJudge
-from rag_kernels.eval.problem import problem_from_source
-from rag_kernels.eval.records import FunctionalProblem, Passed, Rejected, Verdict, Wrong
+from rag_kernels.eval.problem import load_module, problem_from_source
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Rejected, Verdict, Wrong
+from rag_kernels.export.forms.torch_op_package import write_torch_op
+from rag_kernels.export.out_file import write_kernel
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
@@ -51,6 +59,13 @@ PROBLEMS = {
         "x, y",
         "return (x.float() + y.float()).to(torch.float8_e5m2)",
         "torch.randn(40, 200).to(torch.float8_e4m3fn), torch.randn(40, 200).to(torch.float8_e5m2)",
+    ),
+    "scaled product": (
+        "",
+        "x, w, left, right",
+        "return torch._scaled_mm(x, w.t(), scale_a=left, scale_b=right, out_dtype=torch.bfloat16)",
+        "torch.randn(32, 64).to(torch.float8_e4m3fn), torch.randn(48, 64).to(torch.float8_e4m3fn), "
+        "torch.rand(1) + 0.5, torch.rand(1) + 0.5",
     ),
 }
 CAST = """#include "rag_kernel.h"
@@ -164,3 +179,70 @@ def test_wrong_kernels_are_refused(name: str, brief: LocalJudge) -> None:
     assert source != HONEST[problem]
     found = verdict(brief, functional(problem, brief), source)
     assert isinstance(found, Wrong | Rejected), told(found)
+
+
+COMPOSED = '''KERNELS = r"""
+#include "rag_kernel.h"
+void narrow(rk::Tensor<const float> x, rk::Tensor<rk::e4m3> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = x.data[i];
+}
+RK_EXPORT(narrow, narrow)
+"""
+
+
+def forward(x):
+    out = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
+    kernels.narrow(x.contiguous(), out)
+    return out
+'''
+
+
+def test_a_composed_forward_hands_its_kernels_eight_bits(judge: LocalJudge) -> None:
+    assert isinstance(verdict(judge, functional("cast", judge), COMPOSED, "composed"), Passed)
+
+
+SCALED = """#include "rag_kernel.h"
+void run(rk::Tensor<const rk::e4m3> x, rk::Tensor<const rk::e4m3> w, rk::Tensor<const float> left,
+         rk::Tensor<const float> right, rk::Tensor<rk::bf16> out) {
+  const int64_t terms = x.size(1), columns = w.size(0);
+  for (int64_t r = 0; r < x.size(0); ++r)
+    for (int64_t c = 0; c < columns; ++c) {
+      float sum = 0;
+      for (int64_t k = 0; k < terms; ++k) sum += float(x.data[r * terms + k]) * float(w.data[c * terms + k]);
+      out.data[r * columns + c] = sum * left.data[0] * right.data[0];
+    }
+}
+RK_EXPORT(forward, run)
+"""
+
+
+@pytest.mark.parametrize(("change", "right"), [("left.data[0]", True), ("1.0f", False)])
+def test_a_scaled_product_of_eight_bits_is_held_to_fp64(change: str, right: bool, judge: LocalJudge) -> None:
+    found = verdict(judge, functional("scaled product", judge), SCALED.replace("left.data[0]", change))
+    assert isinstance(found, Passed if right else Wrong), told(found)
+    assert not right or not any("fp64" in note for note in found.notes), told(found)  # type: ignore[union-attr]
+
+
+def test_exported_they_are_used_and_tell_other_types(tmp_path: Path, judge: LocalJudge) -> None:
+    """As a module, within `torch.compile`, and as a package of a torch operator by its own tests."""
+    fp = functional("sum of two", judge)
+    passed = verdict(judge, fp, SUM)
+    assert isinstance(passed, Passed), told(passed)
+    made = attempt(p=fp, candidate=Candidate(SUM, "kernel", "cpu"), verdict=passed)
+    write_kernel(made, tmp_path / "exported_sum.py")
+    module = load_module("exported_sum", (tmp_path / "exported_sum.py").read_text())
+    new, (x, y) = module.ModelNew(), module.get_inputs()
+    for call in (new, torch.compile(new)):
+        assert torch.equal(call(x, y).view(torch.uint8), module.Model()(x, y).view(torch.uint8))
+    assert new.kernel_used
+    with pytest.warns(UserWarning, match="float8_e5m2.*verified as float8_e4m3fn"):
+        new(y, y)
+    for name, source in (("blocks", BLOCKS), ("sum of two", SUM)):
+        judged = verdict(judge, functional(name, judge), source)
+        other = attempt(p=functional(name, judge), candidate=Candidate(source, "kernel", "cpu"), verdict=judged)
+        written = write_torch_op(other, tmp_path / name)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "the_operator", "tests"]
+        done = subprocess.run(
+            command, cwd=written, env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout[-3000:]

@@ -119,6 +119,9 @@ def count_flops(functional: Functional) -> int:
 
 
 def _counted(node: Node, specs: dict[str, TensorSpec]) -> int:
+    if base_name(node.op) == "_scaled_mm":  # which looks at the order of memory, that specs do not tell
+        (rows, terms), (_, columns) = (specs[r].shape for r in _refs_of(node)[:2])
+        return 2 * rows * terms * columns
     args = [_meta(v, specs) for v in node.args]
     kwargs = {k: _meta(v, specs) for k, v in node.kwargs}
     with FlopCounterMode(display=False) as counter, torch.no_grad():
