@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import generated_kernels as numbers
-from test_float8 import FORMATS, floats, past
+from support.eight_bit_numbers import FORMATS, floats, past
 
 from rag_kernels.eval.build.compile import Built, build, toolchain
 from rag_kernels.eval.judge import LocalJudge, open_judge
