@@ -123,3 +123,5 @@ def test_no_lane_is_sorted_for_one_element() -> None:
         plan = write(functional("no_sort", case), parameters)
         assert plan is not None and "order::pick" in plan.candidate.source
         assert "sort_lanes" not in plan.candidate.source and "order::run<" not in plan.candidate.source
+        host = plan.candidate.source.partition("void forward_kernel(")[2]
+        assert host and (parameters is LANGUAGES["cpp"] or "rk_" not in host)  # functions of the device

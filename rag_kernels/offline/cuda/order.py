@@ -19,7 +19,7 @@ from rag_kernels.offline.codegen.own_text import apart, nest_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.needs import Needs
-from rag_kernels.offline.cuda.ranks import OrderKernels, ranks_text, shared_launch, shared_text
+from rag_kernels.offline.cuda.ranks import OrderKernels, in_parts, ranks_text, shared_text
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.fusion.regions import OrderRegion
 from rag_kernels.offline.ir import values as ir
@@ -27,7 +27,8 @@ from rag_kernels.offline.ir.parameters import c_name
 
 MOVERS = 256  # threads of a tile of a long lane, one for each digit, as in the text
 CHUNK_BYTES = 32 << 10  # of shared memory: what a block sorts at once
-EACH = {8: 8, 16: 4}  # elements that a thread has in registers, by the bytes of a pair
+EACH = {8: (8, 16), 16: (4, 4)}  # elements that a thread has in registers, by the bytes of a pair:
+FEW = 128  # of lanes of at most so many where a kernel is written, and of longer ones
 SMALL_BLOCK = 256  # threads for lanes that leave some to others
 
 
@@ -47,7 +48,7 @@ def order_text(
     if step.ranks:
         more, launch = ranks_text(kernels, region, function, sizes)
     else:
-        more, launch = _sort_text(kernels)
+        more, launch = _sort_text(kernels, ir.size_of(step.over))
         counts.append(f"const int64_t wanted = {names.product(step.taken)};")
     return [*text, *more], ["{", *indent([*counts, *launch]), "}"]
 
@@ -96,8 +97,8 @@ class _Sizes:
     each: int
 
     @classmethod
-    def of(cls, kernels: OrderKernels) -> _Sizes:
-        return cls(CHUNK_BYTES // kernels.bytes, EACH[kernels.bytes])
+    def of(cls, kernels: OrderKernels, length: int) -> _Sizes:
+        return cls(CHUNK_BYTES // kernels.bytes, EACH[kernels.bytes][length > FEW])
 
     @property
     def threads(self) -> int:
@@ -105,9 +106,9 @@ class _Sizes:
         return self.most // self.each
 
 
-def _sort_text(kernels: OrderKernels) -> tuple[list[str], list[str]]:
-    """Return the kernels of a sort of all or of the first few, and the statements that launch them."""
-    of, name, size = kernels.pair, kernels.name, _Sizes.of(kernels)
+def _sort_text(kernels: OrderKernels, length: int) -> tuple[list[str], list[str]]:
+    """Return the kernels of a sort of all or of the first few of lanes, and the statements that launch them."""
+    of, name, size = kernels.pair, kernels.name, _Sizes.of(kernels, length)
     s = f"__shared__ {of} s[{size.most}];"
     text = [
         *kernels.kernel(
@@ -143,7 +144,7 @@ def _sort_text(kernels: OrderKernels) -> tuple[list[str], list[str]]:
                 f"                [&](int64_t j, const {of}& found) {{ put(lane, j, order::place_of(found)); }});",
             ],
         ),
-        *shared_text(kernels, size.most),
+        *shared_text(kernels),
     ]
     return text, _launch(kernels, size)
 
@@ -155,11 +156,12 @@ def _launch(kernels: OrderKernels, size: _Sizes) -> list[str]:
         'RK_CHECK(n < (int64_t(1) << 30), "this kernel sorts fewer than 2^30 elements of a lane");',
         'RK_CHECK(wanted <= n, "this kernel is asked for more elements than a lane has");',
         f"if (lanes > 0 && wanted > 0 && n > {most} && wanted <= {most // 4}) {{",
+        "  const int64_t all = lanes;",
         *indent(
-            shared_launch(
+            in_parts(
                 kernels,
-                f"{name}_first<<<blocks(lanes), 512, 0, stream>>>({kernels.given('n, unsigned(wanted)')});",
-                most,
+                "unsigned(wanted - 1)",
+                [f"{name}_first<<<blocks(lanes), 512, 0, stream>>>({kernels.given('n, unsigned(wanted)')});"],
             )
         ),
         f"}} else if (lanes > 0 && wanted > 0 && n <= {most}) {{",

@@ -22,7 +22,6 @@ BLOCKS, LEAST_PART = 264, 8192  # that fill a GPU; elements of a lane that are w
 THREADS = 512  # of a block that goes through a lane
 OF_A_WARP = 1024  # elements that a warp has in registers at most
 ROOM = 1024  # pairs that a block sorts rather than count another digit
-BY_DIGITS = True  # how few of many are found where lanes are few: by digits, or kept by each block
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def ranks_text(
         "} else if (lanes > 0) {",
         f"  const int64_t all = lanes * {count};",
         *indent(
-            _in_parts(
+            in_parts(
                 kernels,
                 given,
                 [f"{name}_rank<<<blocks(all), {THREADS}, 0, stream>>>({kernels.given(f'unsigned(n), {given}')});"],
@@ -131,7 +130,7 @@ def _host_ranks(region: OrderRegion, function: Function, sizes: Sizes) -> list[s
     return [*scope.lines, *lines]
 
 
-def _in_parts(kernels: OrderKernels, ranks: str, whole: list[str]) -> list[str]:
+def in_parts(kernels: OrderKernels, ranks: str, whole: list[str]) -> list[str]:
     """Return the launches for lanes, of which there are `all`, in parts by many blocks, or else `whole`."""
     name, of = kernels.name, kernels.pair
 
@@ -220,54 +219,6 @@ def _shared_kernels(kernels: OrderKernels, ranks: str, lane: str, which: str, ra
     ]
 
 
-def shared_text(kernels: OrderKernels, most: int) -> list[str]:
+def shared_text(kernels: OrderKernels) -> list[str]:
     """Return the kernels by which many blocks find the first few of few long lanes."""
-    if BY_DIGITS:
-        return _shared_kernels(kernels, "unsigned rank0", "blockIdx.x / parts_", "", "rank0", "false")
-    of, name = kernels.pair, kernels.name
-    s = [f"__shared__ {of} s[{most}];", "__shared__ unsigned count;"]
-    return [
-        *kernels.kernel(
-            f"void {name}_part",
-            f"int64_t n_, unsigned wanted_, int64_t parts_, {of}* kept_",
-            [
-                *s,
-                "const int64_t lane = blockIdx.x / parts_, step = (n_ + parts_ - 1) / parts_;",
-                "const int64_t begin = blockIdx.x % parts_ * step, end = begin + step < n_ ? begin + step : n_;",
-                f"{of}* const to = kept_ + blockIdx.x * int64_t(wanted_);",
-                f"order::first_of(s, count, {most}, end - begin, wanted_,",
-                "                [&](int64_t j) { return order::placed(key(lane, begin + j), uint32_t(begin + j)); },",
-                f"                [&](int64_t j, const {of}& found) {{ to[j] = found; }});",
-            ],
-        ),
-        *kernels.kernel(
-            f"void {name}_join",
-            f"int64_t n_, unsigned wanted_, const {of}* kept_",
-            [
-                *s,
-                "const int64_t lane = blockIdx.x;",
-                f"order::first_of(s, count, {most}, n_, wanted_, [&](int64_t j) {{ return kept_[lane * n_ + j]; }},",
-                f"                [&](int64_t j, const {of}& found) {{ put(lane, j, order::place_of(found)); }});",
-            ],
-        ),
-    ]
-
-
-def shared_launch(kernels: OrderKernels, whole: str, most: int) -> list[str]:
-    """Return the statements that launch them, or `whole` where lanes are many."""
-    if BY_DIGITS:
-        return ["const int64_t all = lanes;", *_in_parts(kernels, "unsigned(wanted - 1)", [whole])]
-    of, name = kernels.pair, kernels.name
-    return [
-        f"const int64_t fill = ({BLOCKS} + lanes - 1) / lanes, longest = n / {LEAST_PART};",
-        "const int64_t parts = fill < longest ? fill : longest;",
-        "if (parts > 1) {",
-        f"  {of}* kept = scratch<{of}>(lanes * parts * wanted, stream);",
-        "  const unsigned few = unsigned(wanted);",
-        f"  {name}_part<<<blocks(lanes * parts), 512, 0, stream>>>({kernels.given('n, few, parts, kept')});",
-        f"  {name}_join<<<blocks(lanes), 512, 0, stream>>>({kernels.given('parts * wanted, few, kept')});",
-        "  cudaFreeAsync(kept, stream);",
-        "} else {",
-        f"  {whole}",
-        "}",
-    ]
+    return _shared_kernels(kernels, "unsigned rank0", "blockIdx.x / parts_", "", "rank0", "false")

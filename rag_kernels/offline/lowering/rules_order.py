@@ -13,7 +13,7 @@ from rag_kernels.eval.records import Node, Ref
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import is_float
-from rag_kernels.offline.ir.expressions import Expr, both, ceil, floor, inverse, quotient, where
+from rag_kernels.offline.ir.expressions import Expr, both, cast, inverse, quotient, where
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.computed import apart, loop
 from rag_kernels.offline.lowering.lower import Lowering, Rule
@@ -125,7 +125,8 @@ def quantile(lowering: Lowering, node: Node) -> ir.Value:
     dim = 0 if whole else given(node, 2, "dim") % len(value.dims)
     size = lowering.size(value.dims[dim], value.dtype)
     rank = lowering.op(lambda n: (n - 1) * q, size)
-    low, high = (lowering.cast(lowering.op(end, rank), "int64") for end in (floor, ceil))
+    low = lowering.cast(rank, "int64")
+    high = lowering.op(lambda r, i: where(r > cast(i, r.dtype), i + 1, i), rank, low)
     elements, _ = of_ranks(lowering, value, dim, [low, high], nans=True)
     below, above = (slice_value(lowering, elements, dim, place, 1) for place in (0, 1))
     part = lowering.op(lambda r, i: r - i, rank, lowering.cast(low, value.dtype))
