@@ -90,6 +90,7 @@ struct Blocks {
 void emulate_blocks(dim3 grid, dim3 block, size_t dynamic, Kernel kernel, void* arguments) {
   const SharedFence fence(dynamic, 1);
   const unsigned threads = block.x * block.y * block.z;
+  if (threads > unsigned(most_threads())) throw std::runtime_error("too many resources requested for launch");
   BlockBarriers shared(threads);
   blockDim = block, gridDim = grid;
   std::vector<Fiber> team;

@@ -190,8 +190,13 @@ inline int cudaMemsetAsync(void* p, int v, size_t n, cudaStream_t) { return std:
 inline int cudaDeviceGetAttribute(int* v, int which, int) {
   return *v = which == cudaDevAttrComputeCapabilityMajor ? 9 : which == cudaDevAttrComputeCapabilityMinor ? 0 : 8, cudaSuccess;
 }
-struct cudaFuncAttributes { size_t sharedSizeBytes; };
-inline int cudaFuncGetAttributes(cudaFuncAttributes* found, const void*) { return found->sharedSizeBytes = 1, cudaSuccess; }
+// Threads that a block may have at most: fewer stand for kernels of many registers.
+inline int most_threads() {
+  const char* wanted = std::getenv("EMULATED_THREADS");
+  return wanted ? std::atoi(wanted) : 1024;
+}
+struct cudaFuncAttributes { size_t sharedSizeBytes; int maxThreadsPerBlock; };
+inline int cudaFuncGetAttributes(cudaFuncAttributes* found, const void*) { return *found = {1, most_threads()}, cudaSuccess; }
 template <class F> int cudaFuncSetAttribute(F, int, int) { return cudaSuccess; }
 inline int cudaFreeAsync(void* p, cudaStream_t) { std::free(p); return cudaSuccess; }
 

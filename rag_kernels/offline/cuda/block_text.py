@@ -625,6 +625,21 @@ inline bool aligned(std::initializer_list<const void*> pointers) {
 """,
     ),
     Piece(
+        "fitted",
+        """\
+// A block with as many threads as a kernel may have: one whose threads have many registers has fewer.
+template <auto KERNEL> dim3 fitted(dim3 block) {
+  static const unsigned most = [] {
+    cudaFuncAttributes found;
+    RK_CHECK(cudaFuncGetAttributes(&found, (const void*)KERNEL) == cudaSuccess, "no such kernel on this device");
+    return unsigned(found.maxThreadsPerBlock);
+  }();
+  while (block.x * block.y > most) (block.y > 1 ? block.y : block.x) /= 2;
+  return block;
+}
+""",
+    ),
+    Piece(
         "quad_block",
         """\
 // Threads for a row of so many vectors: a warp for short ones (several rows a block), or less where rows fill warps;

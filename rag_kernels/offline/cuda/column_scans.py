@@ -77,6 +77,9 @@ class ColumnScans(CudaRegion):
         head = "for (int64_t k = begin; k < end; ++k) {"
         return ["#pragma unroll 4", head, *indent([*self.indices(self.nest.reduced, "k"), *lines]), "}"]
 
+    def block_threads(self) -> int:
+        return SHARED
+
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         outer, lane = self.total(self.nest.outer), self.nest.lane
         assert lane

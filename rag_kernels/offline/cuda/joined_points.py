@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rag_kernels.offline.codegen.kernel_function import Function
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda.region import CudaRegion, Launch
+from rag_kernels.offline.cuda.region import CudaRegion, Launch, bounds_of
 from rag_kernels.offline.fusion.regions import Region, reads_of
 from rag_kernels.offline.ir import values as ir
 
@@ -76,4 +76,5 @@ class JoinedPoints:
             call = f"{name}<<<{ends[-1]}, THREADS, 0, stream>>>({arguments});"
             return ["{", f"  const unsigned {', '.join(counts)};", f"  {call}", "}"]
 
-        return [*notes, f"__global__ void {name}({parameters}) {{", *indent([*body, "}"]), "}"], launch
+        bounds = bounds_of(self.parts[0].parameters.threads)
+        return [*notes, f"__global__ void {bounds}{name}({parameters}) {{", *indent([*body, "}"]), "}"], launch

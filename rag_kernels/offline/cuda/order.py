@@ -133,7 +133,7 @@ def _sort_text(kernels: OrderKernels, length: int) -> tuple[list[str], list[str]
             [s, "order::move_tile(s, lanes_, n_, wanted_, pass, board_, one_, two_, key, put);"],
         ),
         *kernels.kernel(
-            f"void {name}_first",
+            f"void __launch_bounds__(512) {name}_first",
             "int64_t n_, unsigned wanted_",
             [
                 s,

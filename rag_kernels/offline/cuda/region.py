@@ -29,6 +29,7 @@ KEPT_COLUMN, KEPT_NUMBERS, MANY_COLUMNS = 64, 96, 1 << 17
 WARP, EACH = 32, 8  # lanes; elements of a column of few that a thread has at least
 LONG, FEW_THREADS = 8, 1 << 15  # pieces of a thread; threads that leave most of a device idle in blocks of 256
 SHORT_SCAN, MANY_SCANS = 1024, 1 << 12  # elements of rows, and rows, of which each warp scans one
+ANY_REGISTERS = 256  # threads of a block, each of which may have 255 registers, the most there are
 SHORT_COLUMN, LONG_WINDOW = 32, 512  # elements that one thread does alone, and where there are many windows
 
 
@@ -58,6 +59,11 @@ class CudaParameters:
     def free_sizes(self) -> bool:
         """Return whether sizes that follow from what a loop runs along are computed; numbers divide faster."""
         return not self.short
+
+
+def bounds_of(threads: int) -> str:
+    """Return the launch bounds of a kernel whose blocks have so many threads; none where any registers fit."""
+    return f"__launch_bounds__({threads}) " if threads > ANY_REGISTERS else ""
 
 
 Launch = Callable[[str], list[str]]  # from a kernel's name to the statements that launch it
@@ -114,21 +120,35 @@ class CudaRegion(ReduceLoops):
 
     @property
     def bounds(self) -> str:
-        """Return launch bounds for rows and columns of many sums, many tensors or many reads of them.
+        """Return launch bounds: a block whose threads want more registers than there are cannot be launched.
 
-        Each takes registers, and a block whose threads want more than there are cannot be launched. Where they are few
-        nvcc is left alone.
+        Rows and columns of many sums, many tensors or many reads of them, each of which takes registers, may have all
+        that there are. Other rows have no bounds: their blocks are made to fit (`fitted` in `block_text.py`).
         """
         loads = sum(isinstance(v, ir.Load) for v in ir.walk(*self.values))
-        if self.sums() <= FEW_SUMS and max(loads, len(self.buffers())) <= FEW_BUFFERS:
-            return ""
-        most = {"row": self.row_threads, "column": "32 * TEAM"}.get(self.nest.schedule)
-        return f"__launch_bounds__({most}, 1) " if most else ""
+        many = self.sums() > FEW_SUMS or max(loads, len(self.buffers())) > FEW_BUFFERS
+        if many and self.nest.schedule == "row":
+            return f"__launch_bounds__({self.row_threads}, 1) "
+        if many and self.nest.schedule == "column" and not self.solo():
+            return f"__launch_bounds__({self.block_threads()}, 1) "
+        return bounds_of(self.block_threads())
 
     @property
     def row_threads(self) -> str:
         """Return how many threads a block of rows has at most, as C."""
         return "ROW_THREADS"
+
+    def block_threads(self) -> int:
+        """Return how many threads a block has; 0 for rows, where their length decides."""
+        p, rows = self.parameters, self.nest.schedule == "row"
+        if rows:
+            return max(p.threads, self.scan_threads(self.scan_width)) if self.has_scan() else 0
+        return WARP * p.team if self.nest.schedule == "column" and not self.solo() else p.threads
+
+    @property
+    def scan_width(self) -> int:
+        """Return how many neighbours a thread takes of a row that is scanned."""
+        return SCANNED
 
     def sums(self) -> int:
         """Return the number of reductions."""
@@ -183,8 +203,8 @@ class CudaRegion(ReduceLoops):
                 return [f"{name}<<<blocks(({count} + {threads} - 1) / {threads}), {threads}, 0, stream>>>{call}"]
             case "row":
                 if self.has_scan():
-                    return [depth, self.scan_launch(name, SCANNED, arguments)]
-                block = f"row_block(small({self.total(self.nest.reduced)}), {outer})"
+                    return [depth, self.scan_launch(name, self.scan_width, arguments)]
+                block = f"fitted<{name}>(row_block(small({self.total(self.nest.reduced)}), {outer}))"
                 return [
                     f"const dim3 block = {block};",
                     f"{name}<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}",

@@ -18,7 +18,7 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.reduce_loops import count_of
-from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
+from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion, bounds_of
 from rag_kernels.offline.cuda.wide_scatter import WideScatter
 from rag_kernels.offline.fusion.loops import loops_of
 from rag_kernels.offline.fusion.regions import ScatterRegion
@@ -120,7 +120,8 @@ class CudaScatter(CudaRegion):
         ]
         parameters, arguments = self.parameters_of(body, function)
         body = [*(f"constexpr int64_t {n} = {v};" for n, v in self.constants_in(body)), *body]
-        head = f"__global__ void {name}({', '.join([*parameters, 'int64_t places_', 'unsigned per_'])}) {{"
+        bounds = bounds_of(self.parameters.threads)
+        head = f"__global__ void {bounds}{name}({', '.join([*parameters, 'int64_t places_', 'unsigned per_'])}) {{"
         return [head, *indent(body), "}"], ", ".join(arguments)
 
     def near_launch(self, name: str, arguments: str, batches: int, otherwise: list[str]) -> list[str]:

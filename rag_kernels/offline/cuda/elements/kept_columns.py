@@ -217,6 +217,9 @@ class KeptColumns(CudaRegion):
             *self.passes("column", "active", "active && part == 0"),
         ]
 
+    def block_threads(self) -> int:
+        return QUADS * TEAM
+
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         grid = f"blocks(({self.total(self.nest.outer)}) * ({self.blocks}))"
         return [f"{name}<<<{grid}, {QUADS * TEAM}, 0, stream>>>({', '.join(arguments)});"]

@@ -119,7 +119,9 @@ class OddRows(VectorizedRegion):
         quads = f"small({self.axis.size}) / {self.width}"
         return [
             f"const int64_t quads = {quads};",
-            f"const dim3 block = quads > {KEPT * MOST_THREADS} ? dim3({MOST_THREADS}, 1) : quad_block(quads, {outer});",
+            f"const bool longest = quads > {KEPT * MOST_THREADS};",
+            f"const dim3 wanted = longest ? dim3({MOST_THREADS}, 1) : quad_block(quads, {outer});",
+            f"const dim3 block = fitted<{name}>(wanted);",
             f"{name}<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>({', '.join(arguments)});",
         ]
 

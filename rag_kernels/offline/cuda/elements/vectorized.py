@@ -453,6 +453,10 @@ class VectorizedRegion(CudaRegion):
         most = max(MOST_THREADS, self.parameters.threads)  # of a row that is kept: registers for what is
         return f"ITEMS ? {most} : ROW_THREADS"
 
+    @property
+    def scan_width(self) -> int:
+        return self.width
+
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         call = f"({', '.join(arguments)});"
         if self.nest.schedule == "point":
@@ -460,16 +464,19 @@ class VectorizedRegion(CudaRegion):
             return [f"{name}<<<blocks((small({count}) + THREADS - 1) / THREADS), THREADS, 0, stream>>>{call}"]
         outer = self.total(self.nest.outer)
         if self.has_scan():
-            return [f"small({self.quads});", self.scan_launch(f"{name}<0>", self.width, arguments)]
+            return [f"small({self.quads});", self.scan_launch(f"{name}<0>", self.scan_width, arguments)]
         items = self.items()
         grid = f"<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}"
         once = ", true" if self.reads_once() else ""
-        lines = [f"const int64_t quads = small({self.quads});", f"const dim3 block = quad_block(quads, {outer}{once});"]
-        if items:
-            lines += [f"if (quads <= {items} * int64_t(block.x)) {name}<{items}>{grid}", f"else {name}<0>{grid}"]
-        else:
-            lines.append(f"{name}<0>{grid}")
-        return lines
+
+        def block(items: int) -> str:
+            return f"block = fitted<{name}<{items}>>(quad_block(quads, {outer}{once}));"
+
+        lines = [f"const int64_t quads = small({self.quads});"]
+        if not items:
+            return [*lines, f"const dim3 {block(0)}", f"{name}<0>{grid}"]
+        kept = [f"if (quads <= {items} * int64_t(block.x)) {{", f"  {name}<{items}>{grid}"]
+        return [*lines, f"dim3 {block(items)}", *kept, "} else {", f"  {block(0)}", f"  {name}<0>{grid}", "}"]
 
     def reads_once(self) -> bool:
         """Return whether a row is reduced in one pass, and nothing is stored along it."""

@@ -1,0 +1,75 @@
+"""Every kernel of the offline writer can be launched: no block has more threads than its registers allow."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from pathlib import Path
+
+import pytest
+from emulated_cuda import build_emulated
+from support import generated_kernels as numbers
+from support.generated_kernels import Case, functional, worst_ratio
+
+from rag_kernels.offline.compose import write
+from rag_kernels.offline.cuda.function import CudaParameters
+
+ANY_REGISTERS = 256  # threads that may have 255 registers each, the most that there are
+ROWS = Case(
+    "p = x.softmax(-1) * y; return p, x[:, 1:].amax(-1), x[:, 1:].exp().sum(-1)",
+    "torch.randn(3, 4200)",
+    "torch.randn(4200)",
+)
+CASES = {
+    "rows": ROWS,
+    "columns": Case("return x.sum(0) * y, x.amax(0)", "torch.randn(900, 70)", "torch.randn(70)"),
+    "columns of many sums": Case(
+        f"return {', '.join(f'(x + {i}.0).abs().sum(0)' for i in range(8))}, y", "torch.randn(900, 70)", "torch.ones(1)"
+    ),
+    "scans": Case("return x.cumsum(-1) + y, x.cumsum(0)", "torch.randn(64, 2000)", "torch.randn(2000)"),
+    "points": Case("return x.exp() + y, y.sin() * 2", "torch.randn(64, 70)", "torch.randn(70)"),
+    "places": Case(
+        "return torch.zeros(9).index_add(0, y, x), x.topk(5).values",
+        "torch.randn(4000)",
+        "torch.randint(0, 9, (4000,))",
+    ),
+}
+TUNED = (CudaParameters(sharing=0), CudaParameters(threads=1024, long_threads=512, team=32, sharing=0))
+
+
+@pytest.mark.parametrize("tuned", TUNED)
+@pytest.mark.parametrize("name", CASES)
+def test_a_kernel_is_bounded_by_what_it_is_launched_with(name: str, tuned: CudaParameters) -> None:
+    """Blocks of rows are made to fit by the kernel's registers; others have their number of threads as a bound."""
+    plan = write(functional(name.replace(" ", "_"), CASES[name]), tuned)
+    assert plan is not None
+    source = plan.candidate.source
+    numbers_of = {word: int(n) for word, n in re.findall(r"\b([A-Z_]+) = (\d+)", source)}
+    launches = re.findall(r"(\w+)(<\d+>)?<<<(?:.*?), (\w+|dim3\(.*?\)), \w+, stream>>>", source)
+    assert launches
+    for kernel, items, block in launches:
+        if block == "block" and "shape.block" not in source:
+            assert f"block = fitted<{kernel}{items}>(" in source
+            continue
+        bound = re.search(rf"__launch_bounds__\((\d+)(?:, 1)?\) {kernel}\(", source)
+        if block == "threads":  # as many as an order's lanes want, up to this
+            assert bound
+            continue
+        factors = re.findall(r"\w+", block.removeprefix("dim3"))
+        threads = math.prod(numbers_of[factor] if factor in numbers_of else int(factor) for factor in factors)
+        assert threads <= (int(bound[1]) if bound else ANY_REGISTERS), (kernel, block)
+
+
+@pytest.mark.parametrize("columns", [4200, 4201])
+def test_rows_of_many_registers_have_smaller_blocks(
+    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel of 217 registers ran in blocks of 512 threads, of which a launch is refused."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    monkeypatch.setenv("EMULATED_THREADS", "128")
+    case = dataclasses.replace(ROWS, x=f"torch.randn(3, {columns})", y=f"torch.randn({columns})")
+    fp = functional("rows", case)
+    plan = write(fp, CudaParameters(threads=64, long_threads=256, team=4, sharing=0))
+    assert plan is not None and plan.candidate.tier == "kernel"
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
