@@ -24,6 +24,7 @@ from rag_kernels.eval.input_kinds import OUT_OF_RANGE, SEVEN_BITS
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.numerics.exactness_probe import one_hot, targets
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
+from rag_kernels.eval.packed_bits import packed_at
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.process_tree import Resident
 from rag_kernels.eval.records import OTHER_PROCESSORS, Candidate, Crashed, FunctionalProblem, Passed, Wrong
@@ -579,6 +580,78 @@ def test_a_rows_only_element_is_not_held_to_what_pytorch_has_right_by_luck(judge
         assert answers.check([gate, gate <= 0], None, None, noisy=False, settle=True).results[0].ok
         gate += 1e-4 * (gate > 0)
         assert not answers.check([gate, gate <= 0], None, None, noisy=False, settle=True).results[0].ok
+
+
+PACKED = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        low, high = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
+        q = torch.round((x - low) / ((high - low) / 15.0).clamp(min=1e-6)).clamp(0, 15).to(torch.uint8)
+        return (q[:, 0::2] | (q[:, 1::2] << 4)).reshape(64, 16, 8), q[:, 0::2] + 16 * q[:, 1::2]
+
+def get_inputs():
+    return [torch.randn(64, 256)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_numbers_packed_into_a_byte_are_right_where_rounding_decides_each(judge: LocalJudge) -> None:
+    """A step of the upper one is sixteen of the byte: a quantisation by a reciprocal was refused."""
+    fp = functionalize(problem_from_source("packed", PACKED), workers=judge.workers)
+    assert [packed_at(fp, result) for result in fp.results] == [(4,), (4,)]
+    x = 0.07 * torch.randint(-150, 150, (64, 256), generator=torch.Generator().manual_seed(7))
+    x[:, :2] = 0.07 * torch.tensor([-150, 150])
+    low, high = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
+    q = torch.round((x - low) * (15 / (high - low))).clamp(0, 15).to(torch.uint8)
+    packed = q[:, 0::2] | (q[:, 1::2] << 4)
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), [x], seed=1)
+        answers = RightAnswers(module, module.call(), operands=0.0)
+        own = module.call()[1]
+        assert ((packed ^ own) & 15).any() and ((packed ^ own) >> 4).any()
+        assert all(r.ok for r in answers.check([packed.view(64, 16, 8), packed], None, None, noisy=False).results)
+        for wrong in (packed ^ 16, torch.where(torch.arange(128) == 5, packed ^ 1, packed)):
+            assert not any(r.ok for r in answers.check([wrong.view(64, 16, 8), wrong], None, None, noisy=False).results)
+
+
+GROUPED = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        scores = torch.sigmoid(x)
+        best = scores.sum(-1).topk(1, dim=-1).indices
+        kept = torch.zeros(2048, 8).scatter(1, best, 1.0)[..., None].expand(2048, 8, 4).reshape(2048, 32)
+        return scores.reshape(2048, 32).masked_fill(kept == 0, float("-inf")).topk(2, dim=-1).indices
+
+def get_inputs():
+    return [torch.randn(2048, 8, 4)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_choice_behind_a_choice_is_right_where_rounding_decides_the_first(judge: LocalJudge) -> None:
+    """Of two groups as good as each other one was taken: what PyTorch takes of the other one was owed then."""
+    fp = functionalize(problem_from_source("grouped", GROUPED), workers=judge.workers)
+    x = torch.randn(2048, 8, 4, generator=torch.Generator().manual_seed(7))
+    x[3, 1] = torch.tensor([3.0, 2.7, 2.9, 2.3])
+    x[3, 2] = x[3, 1].flip(0) * (1 + 5e-7)
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), [x], seed=1)
+        answers = RightAnswers(module, module.call(), operands=0.0)
+        least = int(x[4].sigmoid().sum(-1).argmin())
+        for group, line, ok in ((1, 3, True), (2, 3, True), (5, 3, False), (least, 4, False)):
+            got = module.call()[0].clone()
+            got[line] = 4 * group + x[line, group].topk(2).indices
+            assert answers.check([got], None, None, noisy=False, settle=True).results[0].ok == ok, (group, line)
 
 
 @pytest.mark.parametrize(("precision", "by_noise"), [("strict", False), ("tf32", True)])

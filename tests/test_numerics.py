@@ -10,7 +10,17 @@ import pytest
 import torch
 
 from rag_kernels.eval.buffers.call_content import Recipe, Splice, compose, random_recipe, rows_of
-from rag_kernels.eval.input_kinds import LARGE_PARAMETERS, LOWERED, NON_FINITE, PEAKS, RAISED, ROOTS, SMALL_WHOLE, TWINS
+from rag_kernels.eval.input_kinds import (
+    LARGE_PARAMETERS,
+    LOWERED,
+    NON_FINITE,
+    PEAKS,
+    RAISED,
+    ROOTS,
+    SMALL_WHOLE,
+    TWINS,
+    WHOLE,
+)
 from rag_kernels.eval.messages.protocol import Comparison
 from rag_kernels.eval.numerics.blocks import BLOCK
 from rag_kernels.eval.numerics.compare import compare
@@ -427,6 +437,17 @@ def test_inputs_lie_on_the_side_of_the_problems_own() -> None:
     own, drawn = torch.rand(64) * 9 + 1, torch.randn(64)
     assert float(on_side_of(own, drawn).min()) >= float(own.min()) and float(on_side_of(-own, drawn).max()) < 0
     assert bool((on_side_of(drawn, own) == own).all())
+
+
+def test_contents_are_drawn_beside_inputs_that_have_nan() -> None:
+    """A problem that fills missing values draws NaN: no whole number is their least, and they lie on no side."""
+    own = torch.rand(40, 30) + 1
+    own[::7, 3], own[1, 1] = torch.nan, torch.inf
+    drawn = torch.randn(40, 30)
+    assert float(on_side_of(own, drawn).min()) >= 1
+    assert bool((redraw(WHOLE, own, torch.Generator().manual_seed(3)) >= 0).all())
+    put_same_sums([own], torch.Generator().manual_seed(3))
+    assert bool(((own >= 66) & (own <= 334)).all())
 
 
 def test_inputs_meet_other_tensors_and_their_multiples() -> None:

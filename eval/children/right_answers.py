@@ -25,12 +25,14 @@ from rag_kernels.eval.machine.full_memory import ran_out_of_memory
 from rag_kernels.eval.messages.protocol import Answered, Checked, Comparison, PrecisionShown
 from rag_kernels.eval.numerics.compare import (
     LIMITS,
+    MOST_BITS,
     UNIT_ROUNDOFF,
     Yardstick,
     compare,
     decided_by_rounding,
     largest_error,
     own_error,
+    unpacked,
     yardstick,
 )
 from rag_kernels.eval.numerics.cut_factors import BITS, COARSE_SHARE, COARSER, GOES_WITH, goes_with, middle
@@ -45,6 +47,7 @@ from rag_kernels.eval.numerics.steps import (
     as_good,
     as_near,
     as_pytorch_steps,
+    chosen_by_rounding,
     dense,
     excused,
     lone,
@@ -52,6 +55,7 @@ from rag_kernels.eval.numerics.steps import (
     stepped,
 )
 from rag_kernels.eval.numerics.ties import Arranged, taken_by, takes_any
+from rag_kernels.eval.packed_bits import packed_at
 from rag_kernels.eval.steps import has_steps, longest_sum
 
 NOISE_RUNS = 3
@@ -345,6 +349,12 @@ class RightAnswers:
             return Comparison(True, 0.0, "") if as_near(got, own, right, self._again(at)) else result
         if result.one_apart and decided_by_rounding(got, own, right, self._again(at)):
             return Comparison(True, 0.0, "")
+        bits = packed_at(self.module.fp, self.module.fp.results[at]) if at < len(self.module.fp.results) else ()
+        if bits and bits[-1] < min(8 * own.element_size(), MOST_BITS):
+            again = (unpacked(other, own, bits) for other in self._again(at))
+            mine, theirs, exact = (unpacked(value, own, bits) for value in (got, own, right.to(own.dtype)))
+            if decided_by_rounding(mine, theirs, exact, again):
+                return Comparison(True, 0.0, "")
         return Comparison(True, 0.0, "") if self._chosen_as_well(at, got, own, right) else result
 
     def _held(self, got: torch.Tensor, at: int, answer: Answer, limits: tuple[float, float] | None) -> Comparison:
@@ -421,7 +431,12 @@ class RightAnswers:
         pairs = zip(wide.choices, own.choices, strict=True)
         theirs = [pair for pair in pairs if pair[1].gave(reference)]  # of several choices
         good = [as_good(got, right.to(got.dtype), *pair, exact=source.exact) for pair in theirs]
-        return bool(good) and all(good)
+        if not good or all(good) or source.exact:
+            return bool(good) and all(good)
+        dim, size = theirs[0][1].dim, theirs[0][1].operand.dim()
+        if dim is None or got.dim() != size or got.shape != reference.shape:
+            return False
+        return chosen_by_rounding(got, reference, right.to(got.dtype), dim, self._again(at))
 
     def _generator(self) -> torch.Generator:
         return torch.Generator(self.module.device).manual_seed(int(torch.randint(1 << 30, ())))

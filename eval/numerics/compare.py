@@ -11,7 +11,7 @@ Runs in the reference worker, which holds the answers and never sees candidate c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -147,6 +147,23 @@ def decided_by_rounding(
         if int((wrong & ~moved).sum()) <= count // 64:
             return count <= int(moved.sum())
     return False
+
+
+MOST_BITS = 62  # that 64 have room for, with a sign and one more
+
+
+def unpacked(value: torch.Tensor, near: torch.Tensor, at: Sequence[int]) -> torch.Tensor:
+    """Return the whole numbers in the bits of each element, of which each begins `at` a bit or at the lowest.
+
+    As far from those of `near` as they are in so many bits: of four, 15 is -1 beside 0.
+    """
+    ends = [*at, min(8 * near.element_size(), MOST_BITS)]
+    lines = []
+    for begin, end in zip((0, *at), ends, strict=True):
+        span = 1 << (end - begin)
+        mine, other = ((v.long() >> begin) & (span - 1) for v in (value, near))
+        lines.append(other + (mine - other + span // 2) % span - span // 2)
+    return torch.stack(lines, -1)
 
 
 @dataclass(frozen=True, slots=True)

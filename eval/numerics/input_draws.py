@@ -185,7 +185,7 @@ def redraw(
     normal = torch.randn(own.shape, generator=generator, device=own.device)
     if kind == WHOLE:  # of its own sign
         size = normal.abs().mul(40).ceil()
-        return (size if bool((own >= 0).all()) else size * normal.sign()).to(own.dtype)
+        return (size * normal.sign() if bool((own < 0).any()) else size).to(own.dtype)
     if kind == CLUSTERS:
         drawn = _clusters(normal, generator, several=first)
     elif kind == "large" and (greatest := LARGEST.get(dtype or own.dtype)):  # in which what is larger is infinite
@@ -247,10 +247,12 @@ def put_same_sums(values: Sequence[torch.Tensor], generator: torch.Generator) ->
         if value.dim() > 1 and value.shape[-1] > 1 and value.dtype in SUMMED and value.numel():
             forms.setdefault((value.dtype, value.shape[-1]), []).append(value)
     for (_, n), alike in forms.items():
-        low, high = max(int(v.min()) for v in alike), min(int(v.max()) for v in alike)
-        margin = 34 if high - low > 200 else 1
-        if alike[0].is_floating_point():
-            low, high, margin = (100, 300, 34) if low >= 0 else (-100, 100, 34)
+        if alike[0].is_floating_point():  # of which some may be NaN or infinite
+            signed = all(bool((v < 0).any()) for v in alike)
+            low, high, margin = (-100, 100, 34) if signed else (100, 300, 34)
+        else:
+            low, high = max(int(v.min()) for v in alike), min(int(v.max()) for v in alike)
+            margin = 34 if high - low > 200 else 1
         if high - low <= 2 * margin:
             continue
         device = alike[0].device
@@ -270,10 +272,14 @@ def put_same_sums(values: Sequence[torch.Tensor], generator: torch.Generator) ->
 
 
 def on_side_of(own: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return an input on the side of zero on which the problem's own lies, and no nearer to it; as it is if on both."""
-    if not own.is_floating_point() or not own.numel():
+    """Return an input on the side of zero on which the problem's own lies, and no nearer to it; as it is if on both.
+
+    NaN lies on neither.
+    """
+    sound = own[~torch.isnan(own)] if own.is_floating_point() else own[:0]
+    if not sound.numel():
         return value
-    low, high = own.min(), own.max()
+    low, high = sound.min(), sound.max()
     if low >= 0:
         return value.abs().clamp(min=low)
     return -value.abs().clamp(min=-high) if high <= 0 else value
