@@ -181,8 +181,14 @@ class Bound:
         self.last = 0  # the number of what comes last
         self.watched: list[torch.Tensor] = []  # an output, what stood there, and what a kernel before the call reads
         self.looked = False  # that kernel is queued
+        self.forms = [_place(t) for t in (*self.tensors, *self.results)]  # a kernel is given views of them
         self.found: list[tuple[torch.Tensor, torch.Tensor]] = []  # samples of the last outputs, and where they are
         self.fresh: Callable[[], None] = _nothing  # puts state back that a call changes (running statistics)
+
+    def intact(self) -> bool:
+        """Return whether what lies around the tensors is as it was, and their sizes and strides are."""
+        known = [*self.tensors, *([] if self.keeps else self.results)]
+        return all(b.intact() for b in self.banded) and [_place(t) for t in known] == self.forms
 
     def jobs(self, recipe: Sequence[Splice]) -> list[Job]:
         """Return what `compose_all` is to make for this recipe, of the held draws."""
@@ -421,7 +427,7 @@ class Loaded:
                 place.copy_(source)
             if not self.on_cpu:
                 torch.cuda.synchronize()
-        return Pulled(form, all(b.intact() for b in bound.banded), is_ieee(), self.in_order, self.waited)
+        return Pulled(form, bound.intact(), is_ieee(), self.in_order, self.waited)
 
     def threads(self, count: int, *, alone: bool) -> None:
         """Use another number of OpenMP threads, in torch and in the kernel's own runtime.
@@ -568,6 +574,10 @@ def _state(read: Callable[[], Any]) -> Any:
         return read()
     except RuntimeError:
         return "contradicted"
+
+
+def _place(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(tensor.shape), tensor.stride()
 
 
 def _form(tensor: torch.Tensor, device: str) -> tuple[tuple[int, ...], str, str]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import torch
 
-_OPENMP = "libgomp.so.1"
+_OPENMP, _MATH = "libgomp.so.1", "libm.so.6"
 # Of glibc's mallopt: each thread else has 64 MiB of the address space for its own.
 _ARENA_MAX, _ARENAS, _MANY = -8, 8, 64
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -28,7 +28,18 @@ def is_ieee() -> bool:
         and one - half_ulp / 2 == 1.0
         and -one - half_ulp == -1.0
         and big * 10 - big * 10 != 0.0  # not a number, by an overflow
+        and _has_long_double()
     )
+
+
+def _has_long_double() -> bool:
+    """Return False if `long double` gives no numbers any more: what a call left on the x87 stack, or MMX, fills it."""
+    try:
+        square_root = ctypes.CDLL(_MATH).sqrtl
+    except (OSError, AttributeError):
+        return True
+    square_root.restype, square_root.argtypes = ctypes.c_longdouble, [ctypes.c_longdouble]
+    return bool(square_root(4.0) == 2.0)
 
 
 def team_is_ieee() -> bool:

@@ -94,6 +94,9 @@ _UNDEFINED = re.compile(r"undefined symbol: (\w+)")  # as the dynamic linker say
 EARLY_S = 3e-3  # that a call is made before its inputs come: its launches take a host less
 MOST_READY_S = 5e-4  # what getting ready may cost a worker: what it takes beyond, both times, is for something else
 POISONS = (0xFF, 0x5A, 0x00)  # quiet NaN in every float format, a large finite number, and what a new page holds
+FORMER_SHARE = (
+    0.2  # of calls on a CPU whose outputs held what an earlier call made there, as memory that is used again does
+)
 RUBBISH_SHARE = 0.25  # of calls on a CPU whose outputs held numbers without a pattern before, as reused memory does
 RUBBISH_BYTES = 1 << 16
 ROOM_BYTES = 1 << 20  # beside tensors: their pages, and those between them
@@ -374,8 +377,12 @@ class LoadedCandidate:
                 if not written or place.content is not session.content:
                     session.write(recipe, place.content)
                 if place.outputs and "poison" not in self.limits.without:
+                    held = session.rng.random()
+                    former = _contents(place.outputs) if held < FORMER_SHARE else []
                     place.outputs.whole()[:] = place.poison
-                    if session.rng.random() < RUBBISH_SHARE:
+                    for index, content in enumerate(former):
+                        place.outputs.bytes(index)[:] = content
+                    if FORMER_SHARE <= held < FORMER_SHARE + RUBBISH_SHARE:
                         _fill_with_rubbish(place.outputs)
             if cold:
                 session.empty_caches()
@@ -499,7 +506,7 @@ class LoadedCandidate:
             wrong = Wrong("The outputs have another form than the problem's.", "own draw", math.inf, where)
             raise Stopped(wrong, alive=True)
         if not reply.arithmetic:
-            why = "The candidate left the thread flushing subnormals or rounding in another direction."
+            why = "The candidate left the thread flushing subnormals, rounding in another direction, or no long double."
             raise Stopped(Rejected("floating_point_state", why))
         if not reply.in_order:
             why = "The outputs were not there when the stream was done that the candidate was called on."
@@ -514,7 +521,7 @@ class LoadedCandidate:
             self.stand()
             seen = look()
         if not reply.intact or self._wrote_beside(place):
-            raise Stopped(Crashed("The candidate wrote beyond the end of a tensor.", ""))
+            raise Stopped(Crashed("The candidate wrote beyond the end of a tensor, or into its sizes and strides.", ""))
         return seen
 
     def _wrote_beside(self, place: BoundBuffers) -> bool:
@@ -630,6 +637,11 @@ class LoadedCandidate:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _contents(outputs: Arena) -> list[np.ndarray]:
+    """Return what the outputs hold, without what lies around them."""
+    return [outputs.bytes(index).copy() for index in range(len(outputs.specs))]
 
 
 def _fill_with_rubbish(outputs: Arena) -> None:

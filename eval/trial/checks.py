@@ -586,7 +586,9 @@ class Checks:
             return
         left = self.subject.state()
         if not left.arithmetic:
-            why = "The candidate left threads of OpenMP flushing subnormals or rounding in another direction."
+            why = (
+                "The candidate left threads of OpenMP flushing subnormals, rounding otherwise, or without long double."
+            )
             raise Stopped(Rejected("floating_point_state", why))
         if not left.settings:
             self.found.label(SETTINGS)
