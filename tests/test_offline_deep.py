@@ -202,11 +202,12 @@ def test_pieces_of_many_loads_are_stored_and_not_all_computed_for_each_element(t
 def test_columns_of_many_tensors_leave_registers_for_their_block() -> None:
     init = "self.b = nn.ParameterList(nn.Parameter(torch.rand(64, 80)) for _ in range(14))"
     body = "import math; t = math.prod([*self.b], start=x); return t.sum(0) + y"
-    plan = write(
-        functional("columns", Case(body, "torch.randn(64, 80)", "torch.randn(80)", init=init)), CudaParameters()
-    )
+    case = Case(body, "torch.randn(64, 80)", "torch.randn(80)", init=init)
+    plan = write(functional("columns", case), CudaParameters(team=16))
     assert plan is not None and "column" in plan.schedules
-    assert "__launch_bounds__(32 * TEAM, 1) " in {bounds for bounds, _ in kernels(plan.candidate.source).values()}
+    source = plan.candidate.source
+    (launched,) = re.findall(r"(\w+)<<<[^;]*, dim3\(32, TEAM\), ", source)
+    assert " TEAM = 16, " in source and kernels(source)[launched][0] == "__launch_bounds__(512, 1) "
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")

@@ -65,11 +65,16 @@ def test_a_kernel_is_bounded_by_what_it_is_launched_with(name: str, tuned: CudaP
 def test_rows_of_many_registers_have_smaller_blocks(
     columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kernel of 217 registers ran in blocks of 512 threads, of which a launch is refused."""
+    """A kernel of 217 registers ran in blocks of 512 threads, of which a launch is refused.
+
+    A library loaded before has kernels of the same names, which may have more threads: what it found is its own.
+    """
     monkeypatch.setattr(numbers, "build", build_emulated)
-    monkeypatch.setenv("EMULATED_THREADS", "128")
     case = dataclasses.replace(ROWS, x=f"torch.randn(3, {columns})", y=f"torch.randn({columns})")
     fp = functional("rows", case)
     plan = write(fp, CudaParameters(threads=64, long_threads=256, team=4, sharing=0))
     assert plan is not None and plan.candidate.tier == "kernel"
-    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+    for most in ("1024", "128"):
+        monkeypatch.setenv("EMULATED_THREADS", most)
+        (tmp_path / most).mkdir()
+        assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path / most)) < numbers.RATIO

@@ -627,8 +627,9 @@ inline bool aligned(std::initializer_list<const void*> pointers) {
     Piece(
         "fitted",
         """\
-// A block with as many threads as a kernel may have: one whose threads have many registers has fewer.
-template <auto KERNEL> dim3 fitted(dim3 block) {
+// A block with as many threads as a kernel may have: one whose threads have many registers has fewer. It is this
+// library's own: the static number of a function that others may share is one for all that a process has loaded.
+template <auto KERNEL> static dim3 fitted(dim3 block) {
   static const unsigned most = [] {
     cudaFuncAttributes found;
     RK_CHECK(cudaFuncGetAttributes(&found, (const void*)KERNEL) == cudaSuccess, "no such kernel on this device");
