@@ -523,16 +523,23 @@ def is_column(value: ir.Reduce) -> bool:
     """Return whether neighbours in memory belong to other sums: the innermost loop of what is read is not summed.
 
     What all sums read alike, a factor for each of their elements, may lie as it does; where nothing else is summed
-    they are sums over pairs, whose other half is each sum's own.
+    they are sums over pairs, whose other half is each sum's own. A convolution's window moves along with what it makes.
     """
     over = set(ir.leaves(value.over))
+    taps = {a for v in ir.walk(value.arg) if isinstance(v, ir.Reduce) for a in ir.leaves(v.over)}
     loads = [v for v in ir.walk(value.arg) if isinstance(v, ir.Load)]
     summed = [v for v in loads if ir.tree_atoms(v) & over]
     own = [v for v in summed if not ir.tree_atoms(v) <= over]
     if not own:
         return any(ir.tree_atoms(v) for v in loads if v not in summed)
     last = [next((f for f in reversed(v.index) if not isinstance(f, ir.Form) or f.terms), None) for v in own]
-    return all(isinstance(f, ir.Form) and f.terms[-1][0].leaves()[-1] not in over for f in last)
+    return all(isinstance(f, ir.Form) and innermost_of(f, taps) not in over for f in last)
+
+
+def innermost_of(form: ir.Form, taps: set[ir.Atom]) -> ir.Atom:
+    """Return the innermost loop of an index, one that a sum inside consumes only if there is no other."""
+    every = [leaf for atom, _ in form.terms for leaf in atom.leaves()]
+    return next((leaf for leaf in reversed(every) if leaf not in taps), every[-1])
 
 
 LEAST_PART, FULL_COLUMNS = 256, 1 << 14  # elements of a part of a column; columns by which a device is busy
