@@ -232,17 +232,12 @@ def test_exported_they_are_used_and_tell_other_types(tmp_path: Path, judge: Loca
     write_kernel(made, tmp_path / "exported_sum.py")
     module = load_module("exported_sum", (tmp_path / "exported_sum.py").read_text())
     new, (x, y) = module.ModelNew(), module.get_inputs()
-    for call in (new, torch.compile(new)):
+    for call in (new, torch.compile(new, backend="eager")):
         assert torch.equal(call(x, y).view(torch.uint8), module.Model()(x, y).view(torch.uint8))
     assert new.kernel_used
     with pytest.warns(UserWarning, match="float8_e5m2.*verified as float8_e4m3fn"):
         new(y, y)
-    for name, source in (("blocks", BLOCKS), ("sum of two", SUM)):
-        judged = verdict(judge, functional(name, judge), source)
-        other = attempt(p=functional(name, judge), candidate=Candidate(source, "kernel", "cpu"), verdict=judged)
-        written = write_torch_op(other, tmp_path / name)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "the_operator", "tests"]
-        done = subprocess.run(
-            command, cwd=written, env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout[-3000:]
+    written = write_torch_op(made, tmp_path / "package")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "the_operator", "tests"]
+    done = subprocess.run(command, cwd=written, env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
