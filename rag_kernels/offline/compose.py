@@ -308,16 +308,14 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
         called = region.Needs()
         bodies = "\n".join(region.function_text(f, parameters, called) for f in functions)
         text = f"{region.constants(parameters)}{called.text()}\n{bodies}"
-        return f"// {idea}\n{region.HEAD}\n{math_prelude.used(math_prelude.CPP, text)}{text}"
+        return f"// {idea}\n{region.HEAD}\n{math_prelude.used(math_prelude.CPP, called.calls)}{text}"
     known: dict[str, str] = {}
     needs = cuda.Needs()
     bodies = "\n".join(cuda.function_text(f, parameters, known, needs) for f in functions)
     head = headers(dtype for f in functions for dtype in f.dtypes()) + cuda.HEAD + needs.headers()
-    return (
-        f"// {idea}\n{head}\n{math_prelude.used(math_prelude.CUDA, bodies + cuda.called(bodies))}"
-        f"{cuda.constants(parameters)}"
-        f"{cuda.fixed_text(parameters, bodies, needs)}\n{bodies}"
-    )
+    fixed = cuda.fixed_text(parameters, bodies, needs)
+    math = math_prelude.used(math_prelude.CUDA, needs.calls)
+    return f"// {idea}\n{head}\n{math}{cuda.constants(parameters)}{fixed}\n{bodies}"
 
 
 @dataclass(frozen=True, slots=True)

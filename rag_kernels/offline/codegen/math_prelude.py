@@ -5,8 +5,12 @@ straight-line so that `#pragma omp simd` can vectorise them, and within a few ul
 CUDA ones call CUDA's own functions, built without fast-math.
 """
 
+from collections.abc import Collection, Iterable
+
+from rag_kernels.offline.codegen import reduction_texts
 from rag_kernels.offline.codegen.c_types import EIGHT_BITS, stored_type
-from rag_kernels.offline.codegen.operator_texts import C
+from rag_kernels.offline.codegen.operator_texts import C, Form, text_of
+from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
 
 LIBM = {text.libm: operator.traits.arity for operator, text in C.items() if text.libm}
@@ -388,8 +392,19 @@ CUDA["rk_logaddexp"] = (
 )
 
 
-def used(table: dict[str, tuple[str, tuple[str, ...]]], body: str) -> str:
-    """Return the text of the functions that the body calls, and of those that they call."""
+def called(values: Iterable[ir.Value], form: Form) -> set[str]:
+    """Return the functions that the texts of these values call, and of all that they are made of."""
+    calls = set[str]()
+    for value in ir.walk(*values):
+        if isinstance(value, ir.Op) and value.operator in C:
+            calls.add(text_of(value.operator, value.dtype, value.args[0].dtype, form).calls)
+        elif isinstance(value, ir.Reduce | ir.Scan):
+            calls.add(reduction_texts.C[value.kind].calls)
+    return calls
+
+
+def used(table: dict[str, tuple[str, tuple[str, ...]]], calls: Collection[str]) -> str:
+    """Return the text of the functions that are called, and of those that they call."""
     wanted: list[str] = []
 
     def want(name: str) -> None:
@@ -399,6 +414,6 @@ def used(table: dict[str, tuple[str, tuple[str, ...]]], body: str) -> str:
             wanted.append(name)
 
     for name in table:
-        if name + "(" in body:
+        if name in calls:
             want(name)
     return "".join(table[name][0] for name in wanted)

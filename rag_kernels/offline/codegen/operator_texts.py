@@ -7,7 +7,7 @@ those of `math_prelude.py`, which has each for both languages: those of `_libm` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from rag_kernels.offline.ir.dtypes import is_float
@@ -21,11 +21,13 @@ NAME, UNARY, PRODUCT, SUM, SHIFT, ORDER, EQUALITY, BIT_AND, BIT_XOR, BIT_OR, BOT
 class Text:
     """An operator in C, and how tightly it binds.
 
-    `libm`: the function of C's library that `math_prelude` wraps as the form's, where it has no better one.
+    `calls`: the function of `math_prelude` that it calls. `libm`: the one of C's library that this wraps, where there
+    is no better one.
     """
 
     form: str
     binds: int = NAME
+    calls: str = ""
     libm: str = ""
 
     def repeats(self, place: int) -> bool:
@@ -41,12 +43,12 @@ class Text:
         return self.binds + (place > 0)
 
 
-def _call(name: str) -> Text:
-    return Text(f"{name}({{0}})")
+def _call(name: str, operands: str = "{0}") -> Text:
+    return Text(f"{name}({operands})", calls=name)
 
 
 def _libm(name: str, operands: str = "{0}") -> Text:
-    return Text(f"rk_{name}({operands})", libm=name)
+    return replace(_call(f"rk_{name}", operands), libm=name)
 
 
 C: dict[Operator, Text] = {
@@ -56,7 +58,7 @@ C: dict[Operator, Text] = {
     Operator.MUL: Text("{0} * {1}", PRODUCT),
     Operator.DIV: Text("{0} / {1}", PRODUCT),
     Operator.DIV_NEAR: Text("__fdividef({0}, {1})"),
-    Operator.RATIO: Text("rk_ratio({0}, {1}, {2})"),
+    Operator.RATIO: _call("rk_ratio", "{0}, {1}, {2}"),
     Operator.QUOTIENT: Text("{0} / {1}", PRODUCT),
     Operator.REST: _libm("fmod", "{0}, {1}"),
     Operator.NEG: Text("-{0}", UNARY),
@@ -77,7 +79,7 @@ C: dict[Operator, Text] = {
     Operator.E5M2_OF_BITS: _call("rk_e5m2_of_bits"),
     Operator.SQRT: _libm("sqrt"),
     Operator.EXP: _libm("exp"),
-    Operator.EXP_BELOW: Text("rk_exp_below({0}, {1})"),
+    Operator.EXP_BELOW: _call("rk_exp_below", "{0}, {1}"),
     Operator.EXP2: _libm("exp2"),
     Operator.EXPM1: _libm("expm1"),
     Operator.LOG: _libm("log"),
@@ -121,13 +123,13 @@ C: dict[Operator, Text] = {
     Operator.PAIR_TOP: Text("{0}.top"),
     Operator.PAIR_SUM: Text("{0}.sum"),
     Operator.PLACED: Text("Place{{{0}, uint32_t({1})}}"),
-    Operator.PLACE_INDEX: _call("place_of"),
+    Operator.PLACE_INDEX: Text("place_of({0})"),
     Operator.PLACE_VALUE: Text("{0}.value"),
 }
 """Every operator that is printed."""
 
 C_OF_INTEGERS: dict[Operator, Text] = {
-    Operator.REST: Text("rk_rest({0}, {1})"),
+    Operator.REST: _call("rk_rest", "{0}, {1}"),
     Operator.ABS: Text("{0} < 0 ? -{0} : {0}", CHOICE),
     Operator.MAXIMUM: Text("{0} < {1} ? {1} : {0}", CHOICE),
     Operator.MINIMUM: Text("{1} < {0} ? {1} : {0}", CHOICE),

@@ -22,6 +22,7 @@ class Text:
     openmp: str = ""  # by which g++ vectorises it, where it does
     step_of_floats: str = ""  # on a GPU, where that has an instruction for it
     step_in_blocks: str = ""  # in C++, where a NaN is noted apart
+    calls: str = ""  # the function of `math_prelude` that a step calls, and the functor
 
 
 C = {
@@ -46,7 +47,7 @@ C = {
     Kind.FASTMAX: Text("-INFINITY", "{a} = {v} > {a} ? {v} : {a};", "Max", "max", "{a} = fmaxf({a}, {v});"),
     Kind.ANY: Text("0", "{a} |= {v};", "Any", "|"),
     Kind.ALL: Text("1", "{a} &= {v};", "All", "&"),
-    Kind.LOGSUM: Text("-INFINITY", "{a} = rk_logaddexp({a}, {v});", "LogSum"),
+    Kind.LOGSUM: Text("-INFINITY", "{a} = rk_logaddexp({a}, {v});", "LogSum", calls="rk_logaddexp"),
     Kind.MAXSUM: Text("MaxSum{-INFINITY, 0}", "{a} = merge({a}, {v});", "Merge"),
     Kind.MAXPLACE: Text("Place{-INFINITY, UINT32_MAX}", "take<true>({a}, {v});", "MaxPlace"),
     Kind.MINPLACE: Text("Place{INFINITY, UINT32_MAX}", "take<false>({a}, {v});", "MinPlace"),

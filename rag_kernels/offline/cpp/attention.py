@@ -16,6 +16,7 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.fusion.regions import AttentionRegion
 from rag_kernels.offline.ir import values as ir
 
+CALLED = "rk_exp"  # by what follows
 HEAD = """#include <cstdlib>
 #include <omp.h>
 

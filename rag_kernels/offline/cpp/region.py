@@ -7,12 +7,14 @@ columns in small arrays; a `point` region is one pass. Long sums go through shor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.contraction import find_contraction
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names, build_nest
+from rag_kernels.offline.codegen.math_prelude import called
+from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.reduction_levels import (
     RegionPrinter,
     accumulator,
@@ -85,8 +87,12 @@ def constants(p: CpuParameters) -> str:
 
 @dataclass(slots=True)
 class Needs:
-    """What the functions of one source call of the fixed texts: noted by each region when it is printed."""
+    """What the functions of one source call of the fixed texts: noted by each region when it is printed.
 
+    `calls` has mathematical functions, whose texts stand before these.
+    """
+
+    calls: set[str] = field(default_factory=set)
     threads: bool = False
     products: bool = False
     attention: bool = False
@@ -134,9 +140,11 @@ def region_text(region: Region, function: Function, names: Names, parameters: Cp
     """Return the statements of one region: in tiles if it is a product, else by its schedule."""
     pointers = pointers_of(function)
     storage = function.storage
+    needs.calls |= called(region.stores.values(), Form.C)
     match region:
         case AttentionRegion():
             needs.attention = True
+            needs.calls.add(attention_cpp.CALLED)
             return attention_cpp.region_text(region, function, names, pointers)
         case ScatterRegion():
             needs.threads = True

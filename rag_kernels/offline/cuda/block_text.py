@@ -8,6 +8,7 @@ Comes in: a generated text. Goes out: the pieces that it uses.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 HEAD = """#include <cuda_runtime.h>
@@ -23,12 +24,13 @@ HEAD = """#include <cuda_runtime.h>
 class Piece:
     """A definition, under the name by which other text uses it. It may use pieces before it.
 
-    An overload is used where `of`, its type, is named as well.
+    An overload is used where `of`, its type, is named as well. `calls`: the mathematical function that it calls.
     """
 
     name: str
     text: str
     of: str = ""
+    calls: str = ""
 
 
 PIECES = (
@@ -55,6 +57,7 @@ struct Max { template <class T> __device__ T operator()(T a, T b) const { return
         """\
 struct LogSum { template <class T> __device__ T operator()(T a, T b) const { return rk_logaddexp(a, b); } };
 """,
+        calls="rk_logaddexp",
     ),
     Piece(
         "Min",
@@ -279,6 +282,7 @@ template <int N> __device__ void take_below_near(float& top, float& sum, const f
   top = high;
 }
 """,
+        calls="rk_exp_below",
     ),
     Piece(
         "Pack",
@@ -673,14 +677,14 @@ inline dim3 row_block(int64_t length, int64_t rows) {
 )
 
 
-def linked(text: str) -> str:
+def linked(text: str, pieces: Sequence[Piece] = PIECES) -> list[Piece]:
     """Return the pieces that a text uses, and those that these use, in order."""
-    words, kept = _words(text), list[str]()
-    for piece in reversed(PIECES):
+    words, kept = _words(text), list[Piece]()
+    for piece in reversed(pieces):
         if piece.name in words and (not piece.of or piece.of in words):
-            kept.append(piece.text)
+            kept.append(piece)
             words |= _words(piece.text)
-    return "".join(reversed(kept))
+    return kept[::-1]
 
 
 def _words(text: str) -> set[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rag_kernels.offline.cuda.attention_text import HEAD as ATTENTION
 from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
-from rag_kernels.offline.cuda.block_text import linked
+from rag_kernels.offline.cuda.block_text import PIECES, Piece, linked
 from rag_kernels.offline.cuda.gemm import few_rows_text, tensor_core_text, text, wgmma_text, window_text
 from rag_kernels.offline.cuda.multi_block_rows_text import COPIES, EXCHANGE, MULTI_BLOCK_HEAD
 from rag_kernels.offline.cuda.needs import Needs
@@ -19,17 +19,15 @@ from rag_kernels.offline.cuda.tiled_scans import HEAD as SCANS
 
 
 def fixed_text(p: CudaParameters, bodies: str, needs: Needs) -> str:
-    """Return the fixed text that these functions use, and no other; `needs` is what their kernels noted."""
+    """Return the fixed text that these functions use, and no other; `needs` is what their kernels noted.
+
+    What its pieces call is noted there, too.
+    """
     parts = parts_of(needs)
-    pieces = linked(parts + bodies)
     most = f"constexpr int ROW_THREADS = {max(p.threads, p.long_threads, 512)};  // of a row's block at most\n"
-    return (most if "ROW_THREADS" in bodies else "") + pieces + parts
-
-
-def called(bodies: str) -> str:
-    """Return calls of mathematical functions in the fixed pieces that these functions use."""
-    calls = {"LogSum": "rk_logaddexp(", "take_below_near(": "rk_exp_below("}
-    return " ".join(call for used, call in calls.items() if used in bodies)
+    pieces = linked(parts + bodies, (Piece("ROW_THREADS", most), *PIECES))
+    needs.calls |= {piece.calls for piece in pieces}
+    return "".join(piece.text for piece in pieces) + parts
 
 
 def parts_of(needs: Needs) -> str:

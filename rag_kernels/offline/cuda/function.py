@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names
+from rag_kernels.offline.codegen.math_prelude import called
+from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda.attention import attention_text
 from rag_kernels.offline.cuda.block_text import HEAD
 from rag_kernels.offline.cuda.column_scans import ColumnScans
 from rag_kernels.offline.cuda.elements.choice import VectorizedRegion, wide_region
-from rag_kernels.offline.cuda.fixed_texts import called, fixed_text
+from rag_kernels.offline.cuda.fixed_texts import fixed_text
 from rag_kernels.offline.cuda.joined_points import JoinedPoints, together
 from rag_kernels.offline.cuda.multi_block_rows import multi_block_region
 from rag_kernels.offline.cuda.needs import Needs
@@ -30,7 +32,7 @@ from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Reg
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir.parameters import c_name
 
-__all__ = ["HEAD", "CudaParameters", "Needs", "called", "constants", "fixed_text", "function_text"]
+__all__ = ["HEAD", "CudaParameters", "Needs", "constants", "fixed_text", "function_text"]
 
 
 def constants(p: CudaParameters) -> str:
@@ -75,6 +77,9 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
     names = Names()
     sizes = Sizes(names)
     sizes.solve(function, short=parameters.short, free=parameters.free_sizes)
+    for region in function.regions:
+        exact = isinstance(region, AttentionRegion)  # scores are
+        needs.calls |= called(region.stores.values(), on_gpu(near=function.near and not exact))
     kernels, launches, number = _Kernels(known), list[str](), 0
     for group in together(function.regions):
         name = f"{function.name}_{number}"

@@ -22,7 +22,7 @@ class Needs:
     `splits` is of products on plain cores whose depth is split. `copy_engine` is of kernels that it feeds, with a
     warpgroup's products of so many `columns`; `copies` is of those whose factors may be copied for it, `windows` of
     those that read through a window; `passes` are the number formats of tensor-core products in one pass, `few` those
-    of products of few rows; `order` has the functions that sorts call.
+    of products of few rows; `order` has the functions that sorts call, `calls` the mathematical ones.
     """
 
     tiles: bool = False
@@ -31,6 +31,7 @@ class Needs:
     teams: bool = False
     scans: bool = False
     order: set[str] = field(default_factory=set)
+    calls: set[str] = field(default_factory=set)
     segments: bool = False
     attention: bool = False
     copy_engine: bool = False
