@@ -89,9 +89,10 @@ WIDE = "wide integers"  # of either sign, or all that what reads them as indices
 REPEATED, IGNORED, FROM_END = "repeated integers", "ignored targets", "indices from the end"
 ALIKE = "one integer throughout"  # truth values are all true then
 UNTRUE = "no truth at all"  # of truth values
+PADDED = "masks of runs"  # where masks are drawn: each line begins with a run that is masked, or is not, as padding is
 WIDEST = "widest integers"  # as wide as their dtype, where nothing reads them as indices: no float holds all of them
 MULTIPLES = "next to multiples"  # within what the problem draws: of what it is divided by, and one beside
-INTEGER_KINDS = (WIDE, WIDEST, REPEATED, MULTIPLES, ALIKE, UNTRUE, IGNORED, FROM_END)
+INTEGER_KINDS = (WIDE, WIDEST, REPEATED, MULTIPLES, ALIKE, UNTRUE, PADDED, IGNORED, FROM_END)
 # Products that are exact (`eval.numerics.exactness_probe`): of one factor, of the others, of what a softmax weighs.
 PROBE, OTHER_PROBE, WEIGHED_PROBE = "probe", "probe of the other factors", "probe of what is weighed"
 PROBES = (PROBE, OTHER_PROBE, WEIGHED_PROBE)

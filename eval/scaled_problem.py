@@ -154,15 +154,31 @@ def grown(
 
     `number` counts sizes that are free, those of the inputs first. With `together` sizes that are equal to it grow too.
     """
+    sizes = list(free_sizes(problem, reach=reach).values())
+    if number >= len(sizes):
+        return None
+    return with_sizes(problem, {number: times * sizes[number]}, shrink=shrink, together=together, reach=reach)
+
+
+def with_sizes(
+    problem: Problem,
+    wanted: Mapping[int, int],
+    *,
+    shrink: float = 1.0,
+    together: bool = False,
+    reach: Reach = "all",
+) -> Problem | None:
+    """Give free sizes other values, by their numbers as `grown` counts them; the others may shrink as there."""
     reaches = _within(reach)
     sites = [s for s in _sites(problem.source) if s.reach in reaches]
     sizes = _free(sites)
-    if number >= len(sizes):
+    if max(wanted) >= len(sizes):
         return None
-    key, value = sizes[number]
-    chosen = {s.key for s in sites if s.key == key or (together and s.value == value)}
-    others = _changes([s for s in sites if s.key not in chosen], shrink, reaches)
-    return _rewritten(problem, sites, others | dict.fromkeys(chosen, times * value))
+    changes = {sizes[number][0]: value for number, value in wanted.items()}
+    had = {sizes[number][1]: value for number, value in wanted.items()}
+    changes = {s.key: had[s.value] for s in sites if together and s.value in had} | changes
+    others = _changes([s for s in sites if s.key not in changes], shrink, reaches)
+    return _rewritten(problem, sites, others | changes)
 
 
 def fewer(

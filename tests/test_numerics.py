@@ -28,7 +28,9 @@ from rag_kernels.eval.numerics.input_draws import (
     beside_others,
     disordered,
     far_parameter,
+    in_runs,
     irregular,
+    is_mask,
     is_structured,
     lines_moved,
     next_to_multiples,
@@ -513,6 +515,17 @@ def test_a_mask_of_ones_gets_zeros_and_lengths_do_not() -> None:
     generator = torch.Generator().manual_seed(3)
     assert sorted(irregular(torch.ones(4096, dtype=torch.int64), None, generator).unique().tolist()) == [0, 1]
     assert 0 not in irregular(torch.full((4096,), 5), None, generator)
+
+
+@pytest.mark.parametrize("mask", [torch.rand(256, 64) < 0.7, torch.ones(256, 64).long(), torch.zeros(256, 64).double()])
+def test_masks_begin_with_runs_of_either_value(mask: torch.Tensor) -> None:
+    if mask.is_floating_point():
+        mask[:, ::3] = -torch.inf
+    runs = in_runs(mask, torch.Generator().manual_seed(3))
+    assert is_mask(mask) and runs.dtype == mask.dtype and len(runs.unique()) == 2 == len(runs[7].unique())
+    first = (runs == runs[:, :1]).long().cumprod(-1).sum(-1)
+    assert bool((first < 64).all()) and int(first.max()) > 48 and 64 < int((runs[:, 0] == runs.min()).sum()) < 192
+    assert not any(map(is_mask, (torch.randn(64, 8), torch.arange(9), torch.zeros(9).long(), torch.ones(9))))
 
 
 def test_an_order_is_broken_by_a_few_and_distances_are_uneven() -> None:

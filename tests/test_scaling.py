@@ -18,8 +18,9 @@ from rag_kernels.eval.scaled_problem import (
     parts_of_sizes,
     roomiest,
     scaled,
+    with_sizes,
 )
-from rag_kernels.eval.sessions.session_pool import Between, Grown, Rest, Rung
+from rag_kernels.eval.sessions.session_pool import Between, Grown, Rest, Rung, Square, Tiled
 
 CONV = """\
 import torch
@@ -188,6 +189,19 @@ def test_one_size_grows_at_a_time_and_others_make_room() -> None:
     assert alone and together and values(alone)["channels"] == 128 and values(together)["channels"] == 1024
 
 
+def test_two_sizes_may_be_alike_while_others_make_room() -> None:
+    problem = Problem("p", CONV)
+    square = with_sizes(problem, {0: 256, 1: 256}, shrink=1 / 2)
+    assert square is not None and values(square) | {"kernel_size": 3} == {
+        "batch_size": 256,
+        "channels": 32,
+        "height": 256,
+        "width": 256,
+        "kernel_size": 3,
+    }
+    assert with_sizes(problem, {3: 8}) is None, "there are three"
+
+
 def test_parts_of_sizes_and_rests_of_vectors() -> None:
     source = "N = 1024\nM = 20\n\ndef get_inputs():\n    return [torch.rand(N, M)]\n"
     halves = parts_of_sizes(Problem("p", source), reach="all", times=3, parts=2)
@@ -202,7 +216,7 @@ def test_parts_of_sizes_and_rests_of_vectors() -> None:
 
 
 def test_no_other_sizes_are_taken_for_one_another() -> None:
-    assert len({Grown(2), Rest(2, 2), Between(2, 2), Rung("batch", 2)}) == 4
+    assert len({Grown(2), Rest(2, 2), Between(2, 2), Rung("batch", 2), Square(2, 2), Tiled(2, 2, 2)}) == 6
 
 
 def test_few_of_one_size_may_be_long() -> None:

@@ -4,6 +4,7 @@ import os
 import random
 
 import pytest
+import torch
 
 from rag_kernels.eval.buffers.shared_arena import (
     ALIGN,
@@ -11,6 +12,7 @@ from rag_kernels.eval.buffers.shared_arena import (
     LOW_HEAP,
     Arena,
     anywhere,
+    as_allocated,
     attach,
     tensor_bytes,
     usual_address,
@@ -39,6 +41,14 @@ def test_tensors_lie_within_their_pages_and_what_is_around_them_is_seen(step: in
             assert not arena.bytes(index).any() and (arena.slack(index) == 0x5A).all()
             assert (len(arena.slack(index)) + tensor_bytes(spec)) % ALIGN == 0
         arena.close()
+
+
+def test_large_tensors_begin_where_pytorch_has_them() -> None:
+    """At one place in their pages, which is that of a large tensor of this process; small ones begin anywhere."""
+    specs = (TensorSpec((1 << 20,), "float32"), TensorSpec((1 << 18,), "bool"), TensorSpec((16,), "float32"))
+    places = [as_allocated(specs, random.Random(seed)) for seed in range(8)]
+    assert {(large, other) for large, other, _ in places} == {(torch.empty(1 << 24).data_ptr() % ALIGN,) * 2}
+    assert len({small for _, _, small in places}) > 1
 
 
 def test_tensors_lie_where_a_heap_may_be_and_one_may_be_given_for_several() -> None:

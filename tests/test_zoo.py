@@ -49,6 +49,7 @@ QUICK = [
     "rows of a team that is smaller",
     "right at borders of pages",
     "few new largest",
+    "a first block of nothing but masked",
 ]
 
 every_specimen = pytest.mark.parametrize("specimen", SPECIMENS, ids=lambda s: s.idea)

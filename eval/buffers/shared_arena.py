@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 ALIGN = 4096
 LOW_HEAP, HEAP = (1 << 28, 1 << 32), (0x5500_0000_0000, 0x5700_0000_0000)  # on Linux, with 47 bits of addresses
+BEHIND_HEADER, MAPPED_BYTES = 64, 128 << 10  # of the C library's `posix_memalign` to 64 bytes, as PyTorch calls it
 MAP_FIXED = 0x10
 F_ADD_SEALS = 1033
 F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE = 0x2, 0x4, 0x10
@@ -104,6 +105,15 @@ def anywhere(specs: Sequence[TensorSpec], step: int, rng: Random) -> tuple[int, 
         within = range(unit, ALIGN, unit if step else 2 * unit)
         places.append(rng.choice([at for at in within if (at + tensor_bytes(spec)) % ALIGN]))
     return tuple(places)
+
+
+def as_allocated(specs: Sequence[TensorSpec], rng: Random) -> tuple[int, ...]:
+    """Return where tensors begin in their pages as PyTorch allocates them: a large one right behind the header of a
+    mapping of its own, at the same place each, others anywhere.
+    """
+    drawn = anywhere(specs, BEHIND_HEADER, rng)
+    large = [tensor_bytes(spec) >= MAPPED_BYTES for spec in specs]
+    return tuple(BEHIND_HEADER if one else at for one, at in zip(large, drawn, strict=True))
 
 
 def usual_address(size: int, rng: Random, *, low: bool) -> int:

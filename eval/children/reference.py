@@ -48,6 +48,7 @@ from rag_kernels.eval.input_kinds import (
     ONE_TWICE_ZEROS,
     OTHER_COLUMNS,
     OUT_OF_RANGE,
+    PADDED,
     PROBES,
     REPEATED,
     SAME_SUMS,
@@ -100,7 +101,9 @@ from rag_kernels.eval.numerics.input_draws import (
     disordered,
     far_parameter,
     from_the_end,
+    in_runs,
     irregular,
+    is_mask,
     is_sorted,
     is_structured,
     lines_moved,
@@ -289,11 +292,13 @@ class Reference:
             dtype = place.dtype
             if argument.role == "input":
                 value = leaves[int(argument.path)].to(self.device)
-                if kind in INTEGER_KINDS and argument.spec.dtype in INTEGERS:
+                if kind in INTEGER_KINDS and kind != PADDED and argument.spec.dtype in INTEGERS:
                     value = self._integers(kind, argument, value, generator)
                 elif kind == OUT_OF_RANGE:
                     bound = next((b for b in self.fp.bounds if b.path == argument.path), None)
                     value = value if bound is None else out_of_range(value, bound, generator)
+                elif kind == PADDED:
+                    value = in_runs(value, generator) if self._may_mask(argument, value) else value
                 elif kind in (ALIKE, UNTRUE) and argument.spec.dtype == "bool":
                     value = torch.full_like(value, kind == ALIKE)
                 elif kind == AT_CONSTANTS:
@@ -351,12 +356,18 @@ class Reference:
             tuple(own and is_structured(t) for t in target),
             tuple(own and is_sorted(t) for t in target),
             own and any(is_constant(t) for t in inputs),
+            own and any(self._may_mask(a, t) for a, t in zip(self.fp.tensors, target, strict=True)),
         )
 
     def _is_free(self, argument: TensorArgument) -> bool:
         """Return whether an input may be any other one of its range: no place is computed from it or written there."""
         owed = {*self.fp.as_drawn, *self.fp.mutated}
         return argument.role == "input" and argument.path not in owed and argument.spec.dtype != "bool"
+
+    def _may_mask(self, argument: TensorArgument, value: torch.Tensor) -> bool:
+        """Return whether an input may be a mask, and is no index that happens to be so small."""
+        owed = {*self.fp.as_drawn, *self.fp.mutated, *(bound.path for bound in self.fp.bounds)}
+        return argument.role == "input" and argument.path not in owed and is_mask(value)
 
     def _irregular(
         self, kind: str, argument: TensorArgument, leaves: Sequence[Any], generator: torch.Generator

@@ -86,6 +86,7 @@ class Drawn:
     structured: tuple[bool, ...]
     ordered: tuple[bool, ...] = ()  # floats that ascend, and have to
     alike: bool = False  # a float input is one number throughout, as a state that has not begun
+    masks: bool = False  # an input is of two values, as a mask is
 
 
 @dataclass(frozen=True, slots=True)

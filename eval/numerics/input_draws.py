@@ -331,6 +331,35 @@ def irregular(value: torch.Tensor, bound: IndexBound | None, generator: torch.Ge
     return flat.clone().index_copy_(0, at, other).reshape(value.shape)
 
 
+def is_mask(value: torch.Tensor) -> bool:
+    """Return whether a tensor is of truth values, of ones and perhaps zeros, or of two floats."""
+    if value.dim() == 0 or value.shape[-1] < 2 or value.numel() < 2 or value.is_complex():
+        return False
+    if value.dtype == torch.bool:
+        return True
+    for some in (value.reshape(-1)[:FEW_IRREGULAR], value):  # most are none by their first elements
+        least, most = some.min(), some.max()
+        if not bool(((some == least) | (some == most)).all()):
+            return False
+    return bool(least < most) if value.is_floating_point() else bool(least >= 0) and bool(most == 1)
+
+
+def in_runs(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return a mask each line of which begins with a run of one of its two values, as long as it happens to be, and
+    then has the other: one at least, or to the end in half of the lines, where the rest stays in the others.
+    """
+    lines = _rows(value).clone()
+    count, n = lines.shape
+    low, high = (lines.min(), lines.max()) if value.is_floating_point() else lines.new_tensor([0, 1])
+    drawn = torch.rand(3, count, 1, generator=generator, device=value.device)
+    first = torch.where(drawn[0] < 0.5, low, high)
+    length = 1 + (drawn[1] * (n - 1)).long().clamp(max=n - 2)
+    at = torch.arange(n, device=value.device)
+    ends = (at == length) | ((at > length) & (drawn[2] < 0.5))
+    lines = torch.where(at < length, first, torch.where(ends, torch.where(drawn[0] < 0.5, high, low), lines))
+    return lines.reshape(value.shape)
+
+
 def disordered(
     value: torch.Tensor, bound: IndexBound | None, generator: torch.Generator, *, ascends: bool = True
 ) -> torch.Tensor:

@@ -25,7 +25,7 @@ import numpy as np
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot, image
-from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, anywhere, usual_address
+from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, anywhere, as_allocated, usual_address
 from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.machine.device import threads
@@ -261,28 +261,33 @@ class LoadedCandidate:
         strided: bool = False,
         step: int | None = None,
         low: bool | None = None,
+        mapped: bool = False,
         same: Sequence[int] = (),
         beside: BoundBuffers | None = None,
     ) -> BoundBuffers:
         """Bind to buffers of their own; `tight` puts every tensor's end right before a guard page (CPU).
 
         `step` puts tensors within their pages (CPU), at multiples of so many bytes, or (0) at any odd element; `low`
-        maps them (CPU) where a heap may be, within 4 GiB or beyond. `same` gives one for several arguments (CPU).
+        maps them (CPU) where a heap may be, within 4 GiB or beyond; `mapped` has them begin where PyTorch allocates
+        them (CPU), large ones all at one place in their pages. `same` gives one for several arguments (CPU).
         `strided` binds to copies of the first draw, laid out in memory with the last two dimensions exchanged. A place
         `beside` another is called in one burst with it, on the same parameters: a module may serve both.
         """
-        content = session.content
-        begins = [() if step is None else anywhere(s, step, session.rng) for s in (session.specs, session.fp.outputs)]
+        content, forms = session.content, (session.specs, session.fp.outputs)
+        within = mapped or step is not None  # their pages
+        begins: list[tuple[int, ...]] = [(), ()]
+        if within:
+            begins = [as_allocated(s, session.rng) if mapped else anywhere(s, step or 0, session.rng) for s in forms]
         at = [0, 0]
         if low is not None:
             sizes = session.content_bytes, session.output_bytes
             at = [usual_address(size + ROOM_BYTES, session.rng, low=low) for size in sizes]
-        if tight or step is not None or same:
+        if tight or within or same:
             readers_only = "read-only inputs" not in self.limits.without
             content = Arena(
                 session.specs, readers_only=readers_only, tight=tight, begins=begins[0], same=same, address=at[0]
             )
-        if step is not None:
+        if within:
             content.whole()[:] = POISONS[0]  # around the tensors: what nobody may use, not even times zero
         like = next((p for p in self.places if p.session is session), None)
         outputs = None if session.on_gpu else Arena(session.fp.outputs, tight=tight, begins=begins[1], address=at[1])

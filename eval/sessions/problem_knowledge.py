@@ -5,7 +5,7 @@ Comes in: what `session_pool.Sessions` found out. Goes out: one record for the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rag_kernels.eval.admission_records import Admission
@@ -72,7 +72,9 @@ class ProblemKnowledge:
     `grown` one size at a time is several times its own. Thousands of calls at the first of the `least` sizes take a
     second; the others are these with each rest that a vector leaves. `between` are odd multiples of parts of its own;
     `within` other sizes of the inputs, or of the batch, alone, for kernels that refuse others of the module. In `few`
-    one size is one, or less than sixteen. `idle` are reference workers that sessions have done with.
+    one size is one, or less than sixteen; in `square` two sizes are alike that differ elsewhere. `tiles` have one size
+    of several numbers of tiles; `tiled` the same by size and by the tile's length, for kernels that refuse what no
+    tile divides. `idle` are reference workers that sessions have done with.
     """
 
     session: ProblemSession
@@ -87,6 +89,9 @@ class ProblemKnowledge:
     between: FoundSizes | None = None
     within: Mapping[Reach, FoundSizes] = field(default_factory=dict)
     few: Mapping[Reach, FoundSizes] = field(default_factory=dict)
+    square: FoundSizes | None = None
+    tiles: FoundSizes | None = None
+    tiled: Sequence[Sequence[FoundSizes]] = ()
     leader: Leader = field(default_factory=Leader)
     idle: list[Worker] = field(default_factory=list)
 
@@ -126,6 +131,9 @@ class ProblemKnowledge:
             self.between,
             *self.within.values(),
             *self.few.values(),
+            self.square,
+            self.tiles,
+            *(sizes for lengths in self.tiled for sizes in lengths),
         )
         for sizes in found:
             if sizes is not None:

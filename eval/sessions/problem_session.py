@@ -57,6 +57,7 @@ from rag_kernels.eval.input_kinds import (
     OF_ITS_SIDE,
     OUT_OF_RANGE,
     OVERFLOW,
+    PADDED,
     PROBES,
     REPEATED,
     SEARCHED,
@@ -160,6 +161,7 @@ class ProblemSession:
         self.answered: set[int] = set()
         self.kinds: dict[str, int | None] = {}
         self.ordered = [False] * len(self.specs)  # tensors whose elements ascend, and have to
+        self.masks = False  # whether an input is of two values, as masks are
         self.alike = False  # whether a float input is one number throughout
         self.unsound: dict[int, set[int]] = {}  # by draw, outputs for which the module has no sound answer
         self._fresh: list[int] | None = None
@@ -334,6 +336,7 @@ class ProblemSession:
         self.drawn += 1
         self.ordered = list(reply.ordered) if kind == "own" else self.ordered
         self.alike = reply.alike if kind == "own" else self.alike
+        self.masks = reply.masks if kind == "own" else self.masks
         return list(reply.structured)
 
     @property
@@ -388,7 +391,7 @@ class ProblemSession:
             return None
         stays = any(operator(node.op).last_write_stays for node in self.fp.nodes)
         truths = any(a.role == "input" and a.spec.dtype == "bool" for a in self.fp.tensors)
-        if kind == UNTRUE and not truths:
+        if (kind == UNTRUE and not truths) or (kind == PADDED and not self.masks):
             return None
         if kind in SEARCHED and sum(math.prod(s.shape) for s in self.fp.outputs) > MOST_SEARCHED:
             return None

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, combinations, islice
 from pathlib import Path
 from threading import Lock
 from typing import Literal, NamedTuple, Protocol
@@ -77,6 +77,22 @@ class Between(NamedTuple):
     parts: int
 
 
+class Square(NamedTuple):
+    """Two sizes, by their numbers, that are as large as each other where the problem's differ; others make room."""
+
+    first: int
+    second: int
+    sizes: Literal["square"] = "square"  # without which it could be equal to a `Between`
+
+
+class Tiled(NamedTuple):
+    """One size, by its number, that is so many tiles of a length; the others shrink for room."""
+
+    number: int
+    times: int
+    of: int
+
+
 class Within(NamedTuple):
     """Sizes of the inputs, or of the batch, alone: for kernels that refuse what the module was not made with."""
 
@@ -92,10 +108,14 @@ VECTOR, TILE = 16, 128  # elements
 USUAL_RESTS = (81, 1, 58, 65, 69, 104)
 AT_ONCE = 5  # sizes: a candidate that is wrong at one of them needs no further ones
 PARTS = (Between(5, 4), Between(7, 4), Between(9, 8), Between(5, 2), Between(3, 4))  # of which one is drawn
+MOST_SQUARES, MOST_TILED = 3, 3  # pairs of sizes, and sizes
+UNITS = (32, 64, 128, 256, 512)  # lengths of tiles, of which the least is looked for that a kernel takes
+FIRST_TIMES, OTHER_TIMES = 3, (1, 2, *range(4, 17))  # of these: no power of two at first
+SOME_TIMES, SOME = range(3, 49), 4  # of the least tiles of UNITS but one, for kernels that take all sizes
 RUNGS = (*(Rung(reach, least) for reach in reversed(REACHES) for least in (64, 128, 256)), Rung("batch", 2))
 NARROWER: tuple[Reach, ...] = ("inputs", "batch")
 OF_THESE: tuple[Literal["odd", "large"] | Between | Grown, ...] = ("odd", Between(3, 2), "large", Grown(0), Grown(1))
-Sizes = Literal["small", "odd", "large", "tiny"] | Rung | Grown | Few | Rest | Between | Within
+Sizes = Literal["small", "odd", "large", "tiny"] | Rung | Grown | Few | Rest | Between | Square | Tiled | Within
 
 
 class AtOtherSizes(Protocol):
@@ -294,11 +314,24 @@ class Sessions:
             for reach in REACHES
             if thorough
         }
+        alike = self._lazily(session.fp, _pairs(session.rng)) if thorough else iter(())
+        square = FoundSizes(islice(filter(None, alike), MOST_SQUARES), lambda fp: self._gross(fp, idle))
         within = {reach: self._within(session.fp, reach, idle) for reach in NARROWER if thorough}
         times, kept = ReferenceTimes(session), idle if idle is not None else []
         if not thorough or session.on_gpu:
             return ProblemKnowledge(
-                session, times, admission, small, odd, large, larger, many, within=within, few=few, idle=kept
+                session,
+                times,
+                admission,
+                small,
+                odd,
+                large,
+                larger,
+                many,
+                within=within,
+                few=few,
+                square=square,
+                idle=kept,
             )
         rests = [Rest(rest, TILE) for rest in _rests(session.rng)]
         least = FoundSizes(
@@ -306,9 +339,31 @@ class Sessions:
         )
         between = self._lazily(session.fp, (Between(3, 2), session.rng.choice(PARTS)))
         parts = FoundSizes(between, lambda fp: self._gross(fp, idle))
+        tiles = FoundSizes(self._lazily(session.fp, _tiles(session.rng)), self._gross)
         return ProblemKnowledge(
-            session, times, admission, small, odd, large, larger, many, least, parts, within, few, idle=kept
+            session,
+            times,
+            admission,
+            small,
+            odd,
+            large,
+            larger,
+            many,
+            least,
+            parts,
+            within,
+            few,
+            square,
+            tiles,
+            [[self._of_tiles(session, number, of) for of in UNITS] for number in range(MOST_TILED)],
+            idle=kept,
         )
+
+    def _of_tiles(self, session: ProblemSession, number: int, of: int) -> FoundSizes:
+        """Find the problem with one size of several numbers of tiles, when a kernel that refuses others needs them."""
+        others = [Tiled(number, times, of) for times in session.rng.sample(OTHER_TIMES, len(OTHER_TIMES))]
+        found = (self._lazily(session.fp, some) for some in ([Tiled(number, FIRST_TIMES, of)], others))
+        return FoundSizes(chain.from_iterable(found), self._gross)
 
     @property
     def _further(self) -> list[Sizes]:
@@ -385,6 +440,20 @@ def _fewest(session: ProblemSession, reach: Reach) -> list[Few]:
     drawn = [Few(reach, number, session.rng.choice(FEWEST)) for number in range(MOST_FEW) if not session.on_gpu]
     lone = [Few(reach, number, session.rng.choice(LONE), LONG) for number in range(MOST_FEW) if not session.on_gpu]
     return [*(Few(reach, number, 1) for number in range(MOST_FEW)), *lone, *drawn]
+
+
+def _pairs(rng: random.Random) -> list[Square]:
+    """Return which sizes are tried as large as each other, in drawn order."""
+    pairs = [Square(*pair) for pair in combinations(range(MOST_GROWN), 2)]
+    return rng.sample(pairs, len(pairs))
+
+
+def _tiles(rng: random.Random) -> list[Tiled]:
+    """Return of how many tiles each size is tried; the module's sizes come first, as those of the inputs are counted
+    before.
+    """
+    numbers = range(MOST_TILED - 1, -1, -1)
+    return [Tiled(number, times, UNITS[1]) for times in rng.sample(SOME_TIMES, SOME) for number in numbers]
 
 
 def _rests(rng: random.Random) -> list[int]:

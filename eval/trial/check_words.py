@@ -33,6 +33,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"one integer throughout", "Right where one integer fills a tensor, and all truth values are true."),
     (r"indices from the end", "Right where indices count from the end."),
     (r"no truth at all", "Right where no truth value of an input is true, as in a mask of nothing."),
+    (r"masks of runs", "Right where a mask leaves out, or keeps, the beginning of each line, as padding does."),
     (r"ignored targets", "Right where some targets are the one that the problem ignores."),
     (r"exactness probe", "Products whose exact result is known show in which precision it computes."),
     (
@@ -66,6 +67,8 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"other sizes of its inputs", "Right at other sizes of the inputs, where it refuses others of the module."),
     (r"\d+ times few elements", "Right where one size is one, or less than sixteen, so many times; each by itself."),
     (r"sizes between", "Right at odd multiples of parts of the problem's sizes: where tiles are three or five."),
+    (r"\d+ sizes as large as each other", "Right where two sizes that differ are as large as each other."),
+    (r"\d+ numbers of tiles", "Right where one size is so many tiles long, for as many drawn numbers of them."),
     (r"\d+ least sizes", "Right at so many sizes of a few hundred elements, with the rests that vectors leave."),
     (r"elsewhere in memory", "Right where tensors begin and end within pages, as PyTorch's do."),
     (r"any alignment", "Right where tensors begin at any of their elements."),

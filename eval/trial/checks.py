@@ -36,6 +36,7 @@ from rag_kernels.eval.input_kinds import (
     NON_FINITE,
     OUT_OF_RANGE,
     OVERFLOW,
+    PADDED,
     PEAKS,
     PROBES,
     RAISED,
@@ -526,7 +527,7 @@ class Checks:
             try:
                 self._call_and_compare(place, recipe, kind)
             except Stopped as stopped:
-                if isinstance(stopped.verdict, Rejected) or kind in (REPEATED, MULTIPLES, ALIKE):
+                if isinstance(stopped.verdict, Rejected) or kind in (REPEATED, MULTIPLES, ALIKE, PADDED):
                     raise
                 self.found.label(f"fragile: {kind}")
                 why = getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", "")

@@ -7,6 +7,7 @@ writes late there is no less dishonest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.trial.checks import AFTER_REFUSED, Checks, Findings
 
 MOST_RESTS_S = 10.0
+MOST_TILES_S, MOST_OF_TILES_S = 3.0, 10.0  # of a kernel that takes any size, and of one that refuses some
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +36,13 @@ class Sizes:
     """Other sizes, by the name that a verdict has for them.
 
     `beyond`: what adds up at sizes beyond the problem's own is tried there too. `together`: the check is noted once for
-    all sizes of the name, not at each.
+    all sizes of the name, not at each. No more of them are tried after `most_s`.
     """
 
     name: str
     beyond: bool = False
     together: bool = False
+    most_s: float = math.inf
 
 
 SMALLER = Sizes("smaller sizes")
@@ -48,8 +51,19 @@ LARGER = Sizes("larger sizes", beyond=True)
 BETWEEN = Sizes("sizes between")
 FEW = Sizes("few elements", together=True)  # of one size
 GROWN = Sizes("grown sizes", beyond=True, together=True)
+SQUARE = Sizes("sizes as large as each other", together=True)
+TILES = Sizes("numbers of tiles", together=True, most_s=MOST_TILES_S)
 NARROWED = Sizes("other sizes of its inputs", beyond=True, together=True)
 LEAST = Sizes("least sizes", together=True)  # a few hundred elements, with each rest that a vector leaves
+
+
+def _is_refused(stopped: Stopped) -> bool:
+    """Return whether it raised, and did no harm."""
+    return isinstance(stopped.verdict, Crashed) and stopped.verdict.raised
+
+
+def _told(session: ProblemSession, sizes: Sizes, stopped: Stopped) -> str:
+    return f"at {sizes.name} ({session.fp.notice or 'scaled'}): {getattr(stopped.verdict, 'reason', '')}"[:300]
 
 
 class OtherSizes:
@@ -111,10 +125,8 @@ class OtherSizes:
             self.found.checks += [sizes.name] * (not sizes.together)
             self.served.append(session.fp)
             return True
-        told = getattr(stopped.verdict, "reason", "")
-        reason = f"at {sizes.name} ({session.fp.notice or 'scaled'}): {told}"[:300]
-        raised = isinstance(stopped.verdict, Crashed) and stopped.verdict.raised
-        if raised and stopped.alive and self.may_refuse:
+        reason = _told(session, sizes, stopped)
+        if _is_refused(stopped) and stopped.alive and self.may_refuse:
             self.refused = "" if sizes is FEW else reason
             self._ask_again(subject)
         else:
@@ -188,13 +200,15 @@ class OtherSizes:
                 break
             if not self._try_each(subject, sessions, sizes):
                 return False
-        return not self.refused or self._search_narrower(subject)
+        return not self.refused or (self._search_narrower(subject) and self._try_what_it_takes(subject))
 
     def _searched(self) -> Iterator[tuple[Sizes, Iterable[ProblemSession]]]:
         for sizes, found in ((ODD, self.known.odd), (LARGER, self.known.large)):
             if found is not None and (first := found.first()) is not None:
                 yield sizes, (first,)
         yield BETWEEN, self.known.between or ()
+        yield SQUARE, self.known.square or ()
+        yield TILES, self.known.tiles or ()
         yield FEW, self.known.few.get("all", ())
         yield GROWN, self.known.grown or ()
 
@@ -204,15 +218,19 @@ class OtherSizes:
         Nothing else is tried at them, so that their workers may serve the next ones.
         """
         right: list[str] = []
-        alive = True
+        alive, begun = True, perf_counter()
         for session in sessions:
             alive = self.try_at(subject, session, sizes)
             session.rest()
             if not alive or self.refused:
                 break
             right += [session.fp.notice] * (session.fp in self.served)
+            if perf_counter() - begun > sizes.most_s:
+                break
         if alive and right and sizes is FEW:
             self.found.checks.append(f"{len(right)} times {sizes.name}")
+        if alive and right and sizes in (SQUARE, TILES):
+            self._note(sizes, len(right))
         if alive and right and sizes is GROWN:
             self.found.checks.append(f"{sizes.name}: {'; '.join(right)}")
         return alive
@@ -241,3 +259,44 @@ class OtherSizes:
         if not self._is_specialised:
             self._specialised(why)
         return True
+
+    def _try_what_it_takes(self, subject: LoadedCandidate) -> bool:
+        """Try sizes as large as each other, and numbers of the least tile that a kernel takes which refuses others;
+        return False if the worker is lost.
+
+        What it refuses here is no fault, and what it takes is none of what it serves.
+        """
+        begun = perf_counter()
+        for sizes, tried in ((SQUARE, [[self.known.square or ()]]), (TILES, self.known.tiled)):
+            right = 0
+            for lengths in tried:
+                for sessions in lengths:
+                    taken, alive = self._try_taken(subject, sessions, sizes, begun + MOST_OF_TILES_S)
+                    right += taken
+                    if not alive or self._is_specialised:
+                        return alive
+                    if taken:
+                        break
+            self._note(sizes, right)
+        return True
+
+    def _try_taken(
+        self, subject: LoadedCandidate, sessions: Iterable[ProblemSession], sizes: Sizes, until: float
+    ) -> tuple[int, bool]:
+        """Return at how many of these sizes it is right, the first of which it has to take, and whether the worker is
+        alive.
+        """
+        right = 0
+        for session in sessions:
+            stopped = self._failure(subject, session)
+            session.rest()
+            right += stopped is None
+            if stopped is not None and not (_is_refused(stopped) and stopped.alive):
+                self._specialised(_told(session, sizes, stopped))
+                return right, stopped.alive
+            if (stopped is not None and not right) or perf_counter() > until:
+                break
+        return right, True
+
+    def _note(self, sizes: Sizes, right: int) -> None:
+        self.found.checks += [f"{right} {sizes.name}"] * bool(right)

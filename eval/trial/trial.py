@@ -251,8 +251,10 @@ class Trial:
         most = MOST_SANITIZED_BYTES if self.thorough else SANITIZED_BYTES
         small = self.session.content_bytes + self.session.output_bytes <= most
         if small and not self.session.on_gpu and "guard pages" not in self.without:
-            for low in (True, False) if self.thorough else (self.session.rng.random() < 0.5,):
-                checks.elsewhere(subject.bind(self.session, step=ALLOCATED_BYTES, low=low))
+            ways: tuple[bool | None, ...] = (None, True, False)  # where PyTorch has large ones; within heaps
+            for low in ways if self.thorough else (self.session.rng.choice((None, *ways)),):
+                step = None if low is None else ALLOCATED_BYTES
+                checks.elsewhere(subject.bind(self.session, step=step, low=low, mapped=low is None))
 
     def _takes_any_element(self, subject: LoadedCandidate, session: ProblemSession) -> bool:
         """Label a need for tensors that begin where PyTorch allocates them; False if the worker is lost."""

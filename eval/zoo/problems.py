@@ -148,6 +148,11 @@ PROBLEMS = {
     ),
     "by its norm": task("x / torch.sqrt((x * x).sum(dim=-1, keepdim=True))", "torch.randn(256, 512)"),
     "wave": task("torch.sin(x)", "torch.randn(256, 512)"),
+    "masked softmax": task(
+        "torch.softmax(x.masked_fill(~m, float('-inf')), dim=-1)",
+        "torch.randn(256, 512), torch.rand(256, 512) < 0.7",
+        arguments="x, m",
+    ),
     "masked mean": task(
         "torch.where(m, x, 0).sum(-1) / m.sum(-1).clamp(min=1)",
         "torch.randn(256, 512), torch.rand(256, 512) < 0.5",

@@ -491,6 +491,19 @@ for (int64_t r = 0; r < rows; ++r) for (int64_t c = 0; c < columns; ++c) {
         ),
         Task("wave", "In x, Out out", "for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = std::sin(x.data[i]);"),
         Task(
+            "masked softmax",
+            "In x, Mask m, int64_t dim, Out out",
+            EACH_ROW
+            + """\
+  const auto kept = [&](int64_t i) { return m.data[r * n + i] ? a[i] : -INFINITY; };
+  float* y = out.data + r * n;
+  float top = -INFINITY, total = 0;
+  for (int64_t i = 0; i < n; ++i) top = std::max(top, kept(i));
+  for (int64_t i = 0; i < n; ++i) total += y[i] = expf(kept(i) - top);
+  for (int64_t i = 0; i < n; ++i) y[i] /= total;
+}""",
+        ),
+        Task(
             "masked mean",
             "In x, Mask m, int64_t dim, int64_t least, Out out",
             EACH_ROW

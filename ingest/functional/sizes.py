@@ -22,6 +22,7 @@ from rag_kernels.eval.scaled_problem import (
     Reach,
     difference,
     fewer,
+    free_sizes,
     grown,
     halved,
     larger_sizes,
@@ -29,8 +30,20 @@ from rag_kernels.eval.scaled_problem import (
     odd_sizes,
     parts_of_sizes,
     scaled,
+    with_sizes,
 )
-from rag_kernels.eval.sessions.session_pool import VECTOR, Between, Few, Grown, Rest, Rung, Sizes, Within
+from rag_kernels.eval.sessions.session_pool import (
+    VECTOR,
+    Between,
+    Few,
+    Grown,
+    Rest,
+    Rung,
+    Sizes,
+    Square,
+    Tiled,
+    Within,
+)
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.functional.functionalize import (
     footprint,
@@ -45,6 +58,8 @@ RUNG_BYTES = 64 << 20  # sanitizers are ten times as slow, or more
 GROWN_TIMES, GROWN_BYTES, GROWN_FLOPS = 8, 32 << 20, 2e9
 GROWN_TRIES = 6
 GROWN_LESS = 3  # times, where there is no room for more
+LESS_SQUARE = (1024, 512, 256)  # where there is no room for a square of the problem's own
+LEAST_TILED = 64  # elements: shorter ones are no tiles, but heads, channels, kernels
 
 
 Search = Generator[Problem, FunctionalProblem | None, FunctionalProblem | None]
@@ -77,6 +92,10 @@ def _search(fp: FunctionalProblem, small: FunctionalProblem, sizes: Sizes) -> Se
             return _resized(fp, small.problem, partial(leaving_rest, rest=rest, of=of, vector=VECTOR))
         case Grown():
             return _grown(fp, sizes)
+        case Tiled():
+            return _tiled(fp, sizes)
+        case Square():
+            return _square(fp, sizes)
         case Few():
             return _few(fp, small, sizes)
         case Within():
@@ -211,7 +230,9 @@ def _wider(reach: Reach) -> Reach:
 def _few(fp: FunctionalProblem, small: FunctionalProblem, few: Few) -> Search:
     """Find the problem with one size that is less than any other, by itself or with those equal to it."""
     for together in (False, True):
-        base = (fp if few.times > 1 else small).problem  # what is long is longer than the problem's own
+        # What is long is longer than the problem's own; sizes that a kernel refuses others of stay as they are.
+        own = few.times > 1 or few.reach != REACHES[-1]
+        base = (fp if own else small).problem
         changed = fewer(unfolded(base), few.number, few.value, together=together, reach=few.reach, times=few.times)
         if changed is None:
             return None
@@ -229,25 +250,58 @@ def _grown(fp: FunctionalProblem, sizes: Grown, reach: Reach = "all") -> Search:
     It grows less where there is no room for more.
     """
     for together, times in itertools.product((False, True), (GROWN_TIMES, GROWN_LESS)):
-        shrink = min(1.0, GROWN_BYTES / (times * footprint(fp)))
-        for _ in range(GROWN_TRIES):
-            changed = grown(
-                unfolded(fp.problem),
-                sizes.number,
-                times=times,
-                shrink=shrink,
-                together=together,
-                reach=reach,
-            )
-            if changed is None:
-                return None
-            found = yield changed
-            if found is None:
-                break
-            excess = max(footprint(found) / GROWN_BYTES, found.features.flops / GROWN_FLOPS)
-            if excess <= 1:
-                return _if_alike(fp, found, difference(fp.problem, changed))
-            shrink /= 2 * excess
+        change = partial(grown, unfolded(fp.problem), sizes.number, times=times, together=together, reach=reach)
+        if (found := (yield from _with_room(fp, change, times))) is not None:
+            return found
+    return None
+
+
+def _with_room(
+    fp: FunctionalProblem, change: Callable[..., Problem | None], times: float, most_bytes: int = GROWN_BYTES
+) -> Search:
+    """Find a changed problem, about so many times as large, whose other sizes have shrunk until it fits."""
+    shrink, before = min(1.0, most_bytes / (times * footprint(fp))), None
+    for _ in range(GROWN_TRIES):
+        changed = change(shrink=shrink)
+        if changed is None or changed == before:  # nothing is left that could shrink
+            return None
+        found, before = (yield changed), changed
+        if found is None:
+            return None
+        excess = max(footprint(found) / most_bytes, found.features.flops / GROWN_FLOPS)
+        if excess <= 1:
+            return _if_alike(fp, found, difference(fp.problem, changed))
+        shrink /= 2 * excess
+    return None
+
+
+def _square(fp: FunctionalProblem, square: Square) -> Search:
+    """Find the problem with two of its sizes alike, as large as one of them: the module's own, or the larger one."""
+    problem = unfolded(fp.problem)
+    sizes, of_inputs = list(free_sizes(problem).items()), free_sizes(problem, reach="inputs")
+    if square.second >= len(sizes) or sizes[square.first][1] == sizes[square.second][1]:
+        return None
+    two = [sizes[square.first], sizes[square.second]]
+    own = [value for _, value in sorted(two, key=lambda size: (size[0] in of_inputs, -size[1]))]
+    for value in (*own, *(less for less in LESS_SQUARE if less < min(own))):
+        change = partial(with_sizes, problem, {square.first: value, square.second: value})
+        times = value * value / math.prod(own)
+        if (found := (yield from _with_room(fp, change, times))) is not None:
+            return found
+    return None
+
+
+def _tiled(fp: FunctionalProblem, tiled: Tiled) -> Search:
+    """Find the problem with one size that is so many tiles long, by itself or with those equal to it."""
+    problem = unfolded(fp.problem)
+    sizes, value = list(free_sizes(problem).values()), tiled.times * tiled.of
+    if tiled.number >= len(sizes) or sizes[tiled.number] < LEAST_TILED or value in sizes:
+        return None
+    for together in (False, True):
+        change = partial(with_sizes, problem, {tiled.number: value}, together=together)
+        times = value / sizes[tiled.number]
+        if (found := (yield from _with_room(fp, change, times, 2 * SMALL_BYTES))) is not None:
+            return found
     return None
 
 
