@@ -5,6 +5,9 @@
 #include <ucontext.h>
 
 #include <deque>
+#include <map>
+#include <set>
+#include <utility>
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 Barriers* barriers = nullptr;
@@ -82,6 +85,16 @@ struct SharedFence {
         if (((unsigned char*)shared_of[b])[i] != 0xa5) throw std::runtime_error("a kernel wrote beyond its shared memory");
   }
 };
+
+static std::set<int> pools_that_keep;
+int cudaMemPoolSetAttribute(int pool, int, void*) { return pools_that_keep.insert(pool), cudaSuccess; }
+bool keeps_memory() { return pools_that_keep.count(device_in_use()); }
+static std::map<std::pair<int, const void*>, size_t> raised;  // by device and kernel
+void set_shared_memory(const void* kernel, size_t bytes) { raised[{device_in_use(), kernel}] = bytes; }
+void check_shared_memory(const void* kernel, size_t bytes) {
+  const auto found = raised.find({device_in_use(), kernel});
+  if (bytes > (found == raised.end() ? 48 << 10 : found->second)) throw std::runtime_error("too much shared memory asked for");
+}
 
 struct Blocks {
   Kernel kernel;

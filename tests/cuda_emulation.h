@@ -182,10 +182,19 @@ enum {
   cudaFuncAttributeMaxDynamicSharedMemorySize,
   cudaLaunchAttributeCooperative, cudaLaunchAttributeClusterDimension
 };
-inline int cudaGetDevice(int*) { return cudaSuccess; }
-inline int cudaDeviceGetDefaultMemPool(int*, int) { return cudaSuccess; }
-inline int cudaMemPoolSetAttribute(int, int, void*) { return cudaSuccess; }
-inline int cudaMallocAsync(void** p, size_t n, cudaStream_t) { return !(*p = std::aligned_alloc(256, (n + 255) / 256 * 256)); }
+// The device in use. What is set for its pool or for a kernel is set on no other.
+inline int device_in_use() {
+  const char* wanted = std::getenv("EMULATED_DEVICE");
+  return wanted ? std::atoi(wanted) : 0;
+}
+inline int cudaGetDevice(int* device) { return *device = device_in_use(), cudaSuccess; }
+inline int cudaDeviceGetDefaultMemPool(int* pool, int device) { return *pool = device, cudaSuccess; }
+int cudaMemPoolSetAttribute(int pool, int, void*);
+bool keeps_memory();  // whether the pool of the device in use was told to
+void set_shared_memory(const void* kernel, size_t bytes);
+inline int cudaMallocAsync(void** p, size_t n, cudaStream_t) {
+  return !keeps_memory() || !(*p = std::aligned_alloc(256, (n + 255) / 256 * 256));
+}
 inline int cudaMemsetAsync(void* p, int v, size_t n, cudaStream_t) { return std::memset(p, v, n), cudaSuccess; }
 inline int cudaDeviceGetAttribute(int* v, int which, int) {
   return *v = which == cudaDevAttrComputeCapabilityMajor ? 9 : which == cudaDevAttrComputeCapabilityMinor ? 0 : 8, cudaSuccess;
@@ -197,13 +206,17 @@ inline int most_threads() {
 }
 struct cudaFuncAttributes { size_t sharedSizeBytes; int maxThreadsPerBlock; };
 inline int cudaFuncGetAttributes(cudaFuncAttributes* found, const void*) { return *found = {1, most_threads()}, cudaSuccess; }
-template <class F> int cudaFuncSetAttribute(F, int, int) { return cudaSuccess; }
+template <class F> int cudaFuncSetAttribute(F kernel, int, int bytes) {
+  return set_shared_memory((const void*)kernel, bytes), cudaSuccess;
+}
 inline int cudaFreeAsync(void* p, cudaStream_t) { std::free(p); return cudaSuccess; }
 
 typedef void (*Kernel)(void* arguments);
+void check_shared_memory(const void* kernel, size_t bytes);  // more than 48 KiB have to be asked for
 void emulate_blocks(dim3 grid, dim3 block, size_t dynamic, Kernel kernel, void* arguments);
-template <class F> void emulate(dim3 grid, dim3 block, size_t dynamic, F kernel) {
-  emulate_blocks(grid, block, dynamic, [](void* f) { (*(F*)f)(); }, &kernel);
+template <class F> void emulate(const void* kernel, dim3 grid, dim3 block, size_t dynamic, F call) {
+  check_shared_memory(kernel, dynamic);
+  emulate_blocks(grid, block, dynamic, [](void* f) { (*(F*)f)(); }, &call);
 }
 
 // A launch of blocks that meet: all of them at once. Those of a cluster have a barrier, and memory side by side.
@@ -229,6 +242,7 @@ template <class F> int cudaOccupancyMaxActiveClusters(int* n, F, const cudaLaunc
 }
 void emulate_together(const cudaLaunchConfig_t* config, Kernel kernel, void* arguments);
 template <class... P, class... A> int cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A... args) {
+  check_shared_memory((const void*)kernel, config->dynamicSmemBytes);
   auto call = [&] { kernel(P(args)...); };
   emulate_together(config, [](void* f) { (*(decltype(call)*)f)(); }, &call);
   return cudaSuccess;

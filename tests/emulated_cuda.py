@@ -20,6 +20,13 @@ HEADERS = [TESTS / "cuda_emulation.h", RAG_KERNEL, TESTS / "hopper_emulation.h",
 FLAGS = f"-Og -fno-strict-aliasing -fPIC -std=c++20 -pthread -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
 
 
+def launched(found: re.Match[str]) -> str:
+    """A launch as a call, with the kernel of which dynamic shared memory is asked."""
+    kernel, grid, block, shared, given = found.groups()
+    asked = "nullptr" if shared == "0" else f"(const void*){kernel}"
+    return f"emulate({asked}, dim3({grid}), dim3({block}), {shared}, [&] {{ {kernel}({given}); }});"
+
+
 def build_emulated(source: str, folder: Path) -> Any:
     """CUDA as C++ with the emulation in place of the runtime: a launch becomes a call."""
     text, library = folder / "k.cpp", folder / "k.so"
@@ -28,7 +35,7 @@ def build_emulated(source: str, folder: Path) -> Any:
     launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), (\w+), stream>>>\((.*?)\);"
     source = re.sub(r"#include <cuda_(runtime|bf16|fp16|fp8)\.h>", "", source)
     source = source.replace("extern __shared__ float shared[];", "auto& shared = shared_of[resident_block()];")
-    source = re.sub(launch, r"emulate(dim3(\2), dim3(\3), \4, [&] { \1(\5); });", source)
+    source = re.sub(launch, launched, source)
     held = "static __align__(16) float4 held_of[8][1 << 14]; auto& held = held_of[resident_block()];"
     source = source.replace("extern __shared__ float4 held[];", held)
     shared = r"__shared__ (?:__align__\(\d+\) )?(\w+) (\w+)((?:\[[^\]]*\])*);"

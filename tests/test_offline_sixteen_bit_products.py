@@ -108,6 +108,15 @@ def ratio(plan: Plan, fp: FunctionalProblem, folder: Path) -> float:
     return worst_ratio(fp, numbers.caller(plan, fp, folder))
 
 
+def ratio_on_two_devices(plan: Plan, fp: FunctionalProblem, folder: Path, patch: pytest.MonkeyPatch) -> float:
+    """The same where a library runs on two devices: what was set on one is not set on the other."""
+    call, found = numbers.caller(plan, fp, folder), list[float]()
+    for device in ("0", "1"):
+        patch.setenv("EMULATED_DEVICE", device)
+        found.append(worst_ratio(fp, call))
+    return max(found)
+
+
 def limit(parameters: CudaParameters) -> float:
     """Return how far off PyTorch in fp32 a product may be: TF32 rounds both factors to eleven bits."""
     return 2**12 if parameters.tensor == 2 else RATIO
@@ -122,11 +131,14 @@ def for_hopper(plan: Plan, condition: str = "built") -> Plan:
 
 
 @pytest.mark.parametrize("name", HOPPER)
-def test_hopper_products(name: str, tmp_path: Path) -> None:
+def test_hopper_products(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case, dtype, parameters = HOPPER[name]
     fp, plan = drafted(name, halved(case, dtype), parameters, "tma_load")
     assert "tma_window_map<" not in plan.candidate.source
-    assert ratio(for_hopper(plan), fp, tmp_path) < RATIO
+    if name == "a depth in parts":
+        assert ratio_on_two_devices(for_hopper(plan), fp, tmp_path, monkeypatch) < RATIO
+    else:
+        assert ratio(for_hopper(plan), fp, tmp_path) < RATIO
 
 
 def test_a_norm_that_a_product_reads_transposed_lies_as_its_rows_do() -> None:
@@ -284,11 +296,11 @@ FEW = {
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_products_of_few_rows_stream(name: str, tmp_path: Path) -> None:
+def test_products_of_few_rows_stream(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case, columns = FEW[name]
     fp, plan = drafted(f"few_{name}", case, CudaParameters(products=2, few=columns), "_few")
     plan = for_hopper(plan, r"\w+\.numel\(\) <=[^;]*?\S+ % \d+ == 0")
-    assert ratio(plan, fp, tmp_path) < RATIO
+    assert ratio_on_two_devices(plan, fp, tmp_path, monkeypatch) < RATIO
 
 
 # Two products of one factor in one kernel: gate and up, alone and behind a split depth, in batches, in TF32.

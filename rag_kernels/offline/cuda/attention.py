@@ -178,7 +178,7 @@ class CudaAttention:
             return kernels, ["{", *indent(launch), "}"]
         second.note(needs)
         text, other, serves = second.text(name, declared, given)
-        found = f"static const bool built = rk::built_for_hopper((const void*){name}_hopper);"
+        found = f"const bool built = by_device([] {{ return rk::built_for_hopper((const void*){name}_hopper); }});"
         both = [found, f"if ({serves}) {{", *indent(other), "} else {", *indent(launch), "}"]
         return [*kernels, *text], ["{", *indent(both), "}"]
 

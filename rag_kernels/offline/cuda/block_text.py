@@ -593,6 +593,24 @@ inline int64_t small(int64_t n) {
 """,
     ),
     Piece(
+        "by_device",
+        """\
+#include <atomic>
+// What a function says of the device in use, asked once on each: what is set for a kernel is set on one, and others may
+// differ. Each lambda has answers of its own, and so has each library: the static number of a function that others may
+// share is one for all that a process has loaded.
+template <class F> static int64_t by_device(F ask) {
+  static std::atomic<int64_t> answers[64];  // one more than was said
+  int device = 0;
+  cudaGetDevice(&device);
+  if (device >= 64) return ask();
+  int64_t found = answers[device];
+  if (!found) answers[device] = found = ask() + 1;
+  return found - 1;
+}
+""",
+    ),
+    Piece(
         "keep_pool",
         """\
 // Memory on the stream. The pool keeps what it has: by default it would return everything at each synchronisation.
@@ -609,8 +627,7 @@ inline bool keep_pool() {
         "scratch",
         """\
 template <class T> T* scratch(int64_t n, cudaStream_t stream) {
-  static const bool kept = keep_pool();
-  RK_CHECK(kept, "the device has no memory pool");
+  RK_CHECK(by_device([] { return keep_pool(); }), "the device has no memory pool");
   void* memory = nullptr;
   RK_CHECK(cudaMallocAsync(&memory, sizeof(T) * n, stream) == cudaSuccess, "no device memory for a partial result");
   return static_cast<T*>(memory);
@@ -631,14 +648,13 @@ inline bool aligned(std::initializer_list<const void*> pointers) {
     Piece(
         "fitted",
         """\
-// A block with as many threads as a kernel may have: one whose threads have many registers has fewer. It is this
-// library's own: the static number of a function that others may share is one for all that a process has loaded.
+// A block with as many threads as a kernel may have: one whose threads have many registers has fewer.
 template <auto KERNEL> static dim3 fitted(dim3 block) {
-  static const unsigned most = [] {
+  const int64_t most = by_device([] {
     cudaFuncAttributes found;
     RK_CHECK(cudaFuncGetAttributes(&found, (const void*)KERNEL) == cudaSuccess, "no such kernel on this device");
-    return unsigned(found.maxThreadsPerBlock);
-  }();
+    return found.maxThreadsPerBlock;
+  });
   while (block.x * block.y > most) (block.y > 1 ? block.y : block.x) /= 2;
   return block;
 }

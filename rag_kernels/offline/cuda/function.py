@@ -200,7 +200,7 @@ def _product_launch(name: str, product: Product, kernels: _Kernels) -> list[str]
     if copied := product.on_hopper(f"{name}_tma"):
         text, launched, condition = copied
         kept = kernels.kept(f"{name}_tma", text)
-        built = f"static const bool built = rk::built_for_hopper((const void*){kept});"
+        built = f"const bool built = by_device([] {{ return rk::built_for_hopper((const void*){kept}); }});"
         return ["{", *indent([built, *choice(condition, launched(kept), launch)]), "}"]
     return ["{", *indent(launch), "}"] if len(launch) > 1 else launch
 

@@ -238,7 +238,7 @@ class FewRowsKernel(Kernel):
             f"const int64_t all = ({c.extents(c.batches)}) * tiles({c.extents(c.rows)}, {self.rows})"
             f" * tiles({c.extents(c.columns)}, {self.columns});",
             f"const int64_t bytes = {self.shared_bytes};",
-            f"static const int64_t places = few_places({name}, {32 * self.warps}, bytes);",
+            f"const int64_t places = by_device([&] {{ return few_places({name}, {32 * self.warps}, bytes); }});",
             f"const int parts = few_parts(all, tiles({c.extents(c.depth)}, {self.depth}), places);",
             f"float* partial = parts > 1 ? scratch<float>(all * parts * {self.rows * self.columns}, stream) : nullptr;",
             "int* arrived = parts > 1 ? scratch<int>(all, stream) : nullptr;",
