@@ -5,9 +5,12 @@ Each case subtracts what it rounded from something near, so that a rounding left
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
 from support.generated_kernels import RATIO, Case, functional, halved, worst_ratio
@@ -15,6 +18,7 @@ from support.generated_kernels import RATIO, Case, functional, halved, worst_rat
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.tuning import Parameters
 
 CASES = {
     "points": Case(
@@ -86,3 +90,38 @@ def test_operators_on_sixteen_bits_do_not_round() -> None:
     case = halved(Case("return (x * y - x) * 3", "torch.randn(8, 64)", "torch.randn(64)"), "bfloat16")
     plan = write(functional("implicit", case), CpuParameters())
     assert plan is not None and "rk_bfloat16" not in plan.candidate.source
+
+
+OF_PRODUCTS = halved(  # whole numbers, so that every order of a sum gives the same
+    Case(
+        "a = x @ y; b = self.l(x); c = F.linear(x, self.l.weight * 3, self.l.bias); "
+        "return (a + b).float(), (a - 0.7 * b).float(), torch.add(a, b, alpha=3).float(), (a + b - c).float().sum(1), "
+        "torch.addmm(a, x, y.flip(0)).float()",
+        "(5 * torch.randn(24, 64)).round()",
+        "(5 * torch.randn(64, 40)).round()",
+        init="self.l = nn.Linear(64, 40); nn.init.uniform_(self.l.weight, -9, 9); "
+        "nn.init.uniform_(self.l.bias, -99, 99); [p.data.round_() for p in self.parameters()]",
+    ),
+    "bfloat16",
+)
+
+
+@pytest.mark.parametrize(
+    ("build", "parameters"),
+    [(numbers.build, CpuParameters(products=0)), (build_emulated, CudaParameters(products=2, tensor=0))],
+    ids=["behind the library", "generated"],
+)
+def test_sums_of_products_round_as_the_graph_does(
+    build: Callable[[str, Path], Any], parameters: Parameters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores of two products chose another key: both were rounded where they were stored, and their sum was not."""
+    monkeypatch.setattr(numbers, "build", build)
+    fp = functional("of_products", OF_PRODUCTS)
+    plan = write(fp, parameters)
+    assert plan is not None
+    scope: dict[str, Any] = {}
+    exec(fp.problem.source, scope)
+    torch.manual_seed(7)
+    model, inputs = scope["Model"](), scope["get_inputs"]()
+    ours = numbers.caller(plan, fp, tmp_path)(*numbers.tensors_of(fp, model, inputs))
+    assert [torch.equal(a, b) for a, b in zip(ours, model(*inputs), strict=True)] == [True] * 5

@@ -45,6 +45,7 @@ from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.lowering import activations
 from rag_kernels.offline.lowering.arguments import graph_dtype, operand_dtype, out_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
+from rag_kernels.offline.lowering.rounded_products import as_rounded
 from rag_kernels.offline.lowering.rules_shape import pieces
 
 POWERS: dict[float, Pointwise] = {
@@ -75,12 +76,15 @@ def add_or_sub(function: Pointwise) -> Rule:
     """Return the rule of a sum or difference with a factor `alpha`."""
 
     def rule(lowering: Lowering, node: Node) -> ir.Value:
-        dtype = out_dtype(node)
+        dtype, stored = out_dtype(node), node.outputs[0].dtype
         a, b = (lowering.value(x, dtype) for x in node.args[:2])
+        products = as_rounded(lowering, (a, b), stored)
+        a, b = products or (a, b)
         alpha = given(node, 2, "alpha", 1)
         if alpha != 1:
             b = lowering.op(mul, b, lowering.scalar(alpha, dtype), dtype=dtype)
-        return lowering.op(function, *((b, a) if base_name(node.op) == "rsub" else (a, b)), dtype=dtype)
+        total = lowering.op(function, *((b, a) if base_name(node.op) == "rsub" else (a, b)), dtype=dtype)
+        return lowering.rounded(total, stored) if products else total
 
     return rule
 

@@ -23,6 +23,7 @@ from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import graph_dtype
 from rag_kernels.offline.lowering.factor_lines import with_factors_in_lines
 from rag_kernels.offline.lowering.lower import WRITTEN_OUT, Lowering, Rule, is_cheap
+from rag_kernels.offline.lowering.rounded_products import as_rounded
 from rag_kernels.offline.lowering.rules_pool import per_dimension, windows_along
 from rag_kernels.offline.lowering.rules_reduce import softmax_value
 
@@ -136,6 +137,7 @@ def addmm(lowering: Lowering, node: Node) -> ir.Value:
     if beta == 0:
         return out
     term = lowering.value(given(node, 0))
+    term = (as_rounded(lowering, (term,), node.outputs[0].dtype) or (term,))[0]
     term = term if beta == 1 else lowering.op(mul, term, lowering.scalar(beta, out.dtype))
     return lowering.op(add, out, term)
 
@@ -502,17 +504,21 @@ def only_in_full(rule: Rule) -> Rule:
 def knowing_its_dtype(rule: Rule) -> Rule:
     """Return the rule whose sums know the dtype of sixteen bits to which the graph rounds them.
 
-    With a bias it rounds what comes of both: little may be left of two large numbers.
+    With a bias, or another product that is rounded before, it rounds what comes of both: little may be left of two
+    large numbers.
     """
 
+    def halved(value: ir.Value) -> bool:
+        return isinstance(value, ir.Op) and value.operator in HALVED
+
     def inside(value: ir.Value) -> bool:
-        return not isinstance(value, ir.Reduce) and not (isinstance(value, ir.Op) and value.operator in HALVED)
+        return not isinstance(value, ir.Reduce) and not halved(value)
 
     def chosen(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
         found = rule(lowering, node)
         if isinstance(found, ir.Value) and node.outputs[0].dtype in HALF:
             values = list(ir.walk(found, enter=inside))
-            if any(isinstance(value, ir.Load) for value in values):
+            if any(isinstance(value, ir.Load) or halved(value) for value in values):
                 return lowering.rounded(found, node.outputs[0].dtype)
             for value in values:
                 if isinstance(value, ir.Reduce):
