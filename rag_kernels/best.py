@@ -25,6 +25,7 @@ from rag_kernels.export.drop_in import DropIn, Fallback, with_kernel
 from rag_kernels.export.forms.module_file import compiled_of
 from rag_kernels.export.out_file import write_kernel
 from rag_kernels.export.runtime import CompiledForward
+from rag_kernels.export.serving.inputs import Arranged, arranged_in
 from rag_kernels.export.serving.results import Results, results_of
 from rag_kernels.export.training_step import told as step_told
 from rag_kernels.feedback import explain
@@ -64,7 +65,8 @@ class Best:
     signature: tuple[Any, ...] = ()  # of the module, as it was when the kernel was written
     served: tuple[Served, ...] = ()  # what came of the kernel at each workload, where there are several
     results: Results | None = None  # how the module arranges its results
-    leaves: Leaves | None = None  # of the call, where it has more than tensors
+    leaves: Leaves | None = None  # of the call
+    arranged: Arranged = None  # how the call nests them
 
     @property
     def speedup(self) -> float | None:
@@ -114,8 +116,8 @@ class Best:
 
     def _compiled(self, kernel: Attempt) -> CompiledForward:
         """Return the kernel for calls that are given as the example's is."""
-        compiled = compiled_of(kernel, listed=True)
-        return compiled.called(self.leaves.tensors, self.leaves.others) if self.leaves else compiled
+        compiled, leaves = compiled_of(kernel, listed=True), self.leaves
+        return compiled.called(leaves.tensors, leaves.others, self.arranged) if leaves else compiled
 
     def _step_told(self) -> str:
         """Return what is told of the kernel of a training step, or why it cannot train."""
@@ -195,7 +197,8 @@ def optimize(
         signature,
         served=found.served,
         results=_results(module, call),
-        leaves=None if leaves.plain() else leaves,
+        leaves=leaves,
+        arranged=arranged_in(type(module).forward, module, call.args, call.kwargs),
     )
 
 

@@ -95,8 +95,11 @@ def test_a_model_that_calls_it_by_keyword_runs_the_kernel(best: Best) -> None:
         warnings.simplefilter("error")
         for _ in range(3):  # the first call is looked at, later ones pass a guard
             found = net(x, mask, places, rest)
-        recorded = torch.compile(net, backend="eager")(x, mask, places, rest)
-    for one in (found, recorded):
+        compiled = torch.compile(net, backend="eager")
+        recorded = compiled(x, mask, places, rest)
+    with pytest.warns(UserWarning, match="places is nested otherwise than it was when it was verified"):
+        otherwise = compiled(x, mask, list(places), rest)
+    for one in (found, recorded, otherwise):
         assert list(one) == ["hidden", "cache", "sums"] and one["cache"] is None
         torch.testing.assert_close(one["hidden"], expected["hidden"])
         torch.testing.assert_close(one["sums"], expected["sums"])

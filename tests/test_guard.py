@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
+import math
 import random
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -22,6 +25,8 @@ from rag_kernels.export.drop_in import KernelNotUsed
 from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.export.serving import held
 from rag_kernels.export.serving.guard import Lines
+from rag_kernels.export.serving.inputs import leaves_traced
+from rag_kernels.export.serving.served import same_constant
 
 PROBLEM = """
 import torch
@@ -353,10 +358,28 @@ def test_inputs_within_lists_and_defaults_after_them_take_the_kernel() -> None:
     for given in [([x, 2],), ([x, 2], None)]:
         torch.testing.assert_close(module(*given), file.Model.forward(module, *given))
         assert module.kernel_used and Call(module, [[x, 2]]).guarded(), module.kernel_reason
-    assert not Call(module, [(x, 2)]).guarded() and not Call(module, [(x, 2)]).served(), "a tuple is looked at closely"
     for other in ([x], [x, 2, 2], [x, 3], x):
         call = Call(module, [other])
         assert not call.guarded() and call.served()
+    nested = ((x, 2), [[x, 2]], [[x], 2], {"x": x, "power": 2}, deque([x, 2]))
+    for args in [[x, 2], *([one] for one in nested)]:  # the same leaves in the same order
+        call = Call(module, args)
+        assert not call.guarded() and "pair is nested otherwise" in call.served(), args
+        assert leaves_traced(module.INPUTS, args, {}, 2, module.GIVEN)[1] == call.served()
+    assert not leaves_traced(module.INPUTS, [[x, 2]], {}, 2, module.GIVEN)[1]
+    for args, kwargs in (([[x, 2], None, None], {}), ([[x, 2]], {"pair": x}), ([[x, 2]], {"more": x})):
+        assert "do not fit" in leaves_traced(module.INPUTS, args, kwargs, 2, module.GIVEN)[1]
+
+
+CONSTANTS = (0.0, -0.0, math.nan, float("nan"), math.inf, 1, True, 1.0, 0, False, "1", None, torch.float32)
+
+
+def test_a_constant_is_another_one_by_type_sign_of_zero_and_value_and_nan_is_itself() -> None:
+    for known, value in itertools.product(CONSTANTS, CONSTANTS):
+        alike = type(value) is type(known) and repr(value) == repr(known)
+        lines = Lines()
+        lines.same("value", known)
+        assert (lines.function("value", "True")(value) is True) is alike is same_constant(value, known), (known, value)
 
 
 def test_names_of_a_forward_do_not_meet_those_of_the_check() -> None:

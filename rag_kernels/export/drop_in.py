@@ -34,7 +34,16 @@ from rag_kernels.export.serving.held import (
     read,
     unwrapped,
 )
-from rag_kernels.export.serving.inputs import Input, guarded_inputs, inputs_of, leaves_given, leaves_traced
+from rag_kernels.export.serving.inputs import (
+    Arranged,
+    Input,
+    arranged_in,
+    guarded_inputs,
+    inputs_of,
+    leaves_given,
+    leaves_traced,
+    nested,
+)
 from rag_kernels.export.serving.results import Results, other_results, results_in, results_of
 from rag_kernels.export.serving.served import NONE, Reason, state_at
 
@@ -81,6 +90,7 @@ class DropIn(nn.Module):
     OUTSIDE: ClassVar[list[Any]]
     INPUTS: ClassVar[tuple[Input, ...]]
     RESULTS: ClassVar[Results | None] = None  # how the module arranges its results, where that is known
+    GIVEN: ClassVar[Arranged] = None  # how the verified call arranges its inputs, where that is known
     MADE_OF: ClassVar[type[nn.Module] | None] = None  # the class of the module that `with_kernel` was given
 
     def __init_subclass__(cls) -> None:
@@ -122,16 +132,18 @@ class DropIn(nn.Module):
         return NONE
 
     def _known_results(self) -> None:
-        """Keep how the results are arranged, by the problem's own inputs: compilers record calls of a module unseen.
+        """Keep how inputs and results are arranged, by the problem's own inputs: compilers record calls unseen.
 
-        Where these cannot be had without data, the first call tells.
+        Where these cannot be had without data, the first call tells how results are.
         """
         kind = type(self)
         drawn = _globals_of(self).get("get_inputs")
         if kind.RESULTS is None and drawn is not None:
             try:
                 with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-                    kind.RESULTS = results_in(mode, super().forward, drawn()[self.COMPILED.pulled :], {})
+                    given = drawn()[self.COMPILED.pulled :]
+                    kind.GIVEN = arranged_in(_original(kind).forward, self, given, {})
+                    kind.RESULTS = results_in(mode, super().forward, given, {})
             except Exception:  # whatever a problem raises without data
                 return
         if kind.RESULTS is not None:
@@ -215,9 +227,11 @@ class DropIn(nn.Module):
 
     def _looked_at(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Reason]:
         compiled, leaves = self.COMPILED, args
-        if kwargs or len(args) != compiled.served.leaves or any(type(value) not in LEAVES for value in args):
+        other = kwargs or len(args) != compiled.served.leaves or any(type(value) not in LEAVES for value in args)
+        if other or nested(self.GIVEN):
+            forward = _original(type(self)).forward
             try:
-                found = leaves_given(_original(type(self)).forward, self, args, kwargs, compiled.served.leaves)
+                found = leaves_given(forward, self, args, kwargs, compiled.served.leaves, self.GIVEN)
             except TypeError:
                 return None, Reason("arguments", "they do not fit the forward.")  # which will say so itself
             if isinstance(found, Reason):
@@ -253,7 +267,7 @@ class DropIn(nn.Module):
         ]
         if compiled.train_mode_only:
             lines.refuse(f"not {lines.name(values)}['training']")
-        leaves = leaves_given(forward, self, args, kwargs, served.leaves)
+        leaves = leaves_given(forward, self, args, kwargs, served.leaves, self.GIVEN)
         served_values = () if isinstance(leaves, Reason) else served.values(self, leaves)
         known = () if isinstance(served_values, Reason) else served_values
         return lines.function(parameters, compiled.guarded(lines, names, known))
@@ -280,7 +294,7 @@ class DropIn(nn.Module):
         if not reason and self._held is not None and self._places is not None:
             reason = _changed_traced(self, self._held, self._places, self.OUTSIDE)
         if not reason:
-            leaves, reason = leaves_traced(self.INPUTS, args, kwargs, self.COMPILED.served.leaves)
+            leaves, reason = leaves_traced(self.INPUTS, args, kwargs, self.COMPILED.served.leaves, self.GIVEN)
         if not reason:
             result, reason = self.COMPILED.traced(self, leaves)
             if not reason:
@@ -345,7 +359,8 @@ def with_kernel(module: nn.Module, compiled: CompiledForward, results: Results |
 
 
 def _kind(original: type[nn.Module], compiled: CompiledForward) -> type[DropIn]:
-    values = {"COMPILED": compiled, "MADE_OF": original, "__module__": original.__module__, "__doc__": original.__doc__}
+    values: dict[str, Any] = {"COMPILED": compiled, "GIVEN": compiled.arranged, "MADE_OF": original}
+    values |= {"__module__": original.__module__, "__doc__": original.__doc__}
     return type(f"{original.__name__}WithKernel", (DropIn, original), values)
 
 

@@ -7,7 +7,7 @@ from the cache when it can. Says when a call is not one that was verified, so th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -46,6 +46,7 @@ class CompiledForward:
     backward: Backward | None = None  # a kernel for the gradients; without one they are the functional form's
     only: Sequence[dict[str, int]] = ()  # what the free sizes may be together; empty: anything
     others: Sequence[tuple[int, str, Any]] = ()  # as `served.Other`: what a call has beside its tensors
+    arranged: Mapping[str, Any] | None = None  # `inputs.arrangement` of each argument of that call, where it is known
 
     @cached_property
     def served(self) -> Served:
@@ -54,8 +55,10 @@ class CompiledForward:
         outputs, others = [Output(*output) for output in self.outputs], [Other(*other) for other in self.others]
         return Served(arguments, outputs, self.backend, self.only, others)
 
-    def called(self, places: Sequence[int], others: Sequence[tuple[int, str, Any]]) -> CompiledForward:
-        """Return it for calls whose tensors are these leaves, in their order, beside `others`, which stay."""
+    def called(
+        self, places: Sequence[int], others: Sequence[tuple[int, str, Any]], arranged: Mapping[str, Any] | None
+    ) -> CompiledForward:
+        """Return it for calls so `arranged`, whose tensors are these leaves in their order, beside `others`."""
         arguments = [
             (role, str(places[int(path)]) if role in ("input", "scalar") else path, *rest)
             for role, path, *rest in self.arguments
@@ -64,7 +67,7 @@ class CompiledForward:
             f"{INPUT}{places[int(name.removeprefix(INPUT))]}" if name.startswith(INPUT) else name
             for name in self.not_written
         ]
-        return replace(self, arguments=arguments, not_written=tuple(changed), others=tuple(others))
+        return replace(self, arguments=arguments, not_written=tuple(changed), others=tuple(others), arranged=arranged)
 
     @property
     def state_paths(self) -> list[str]:

@@ -46,10 +46,14 @@ class Lines:
 
     def same(self, read: str, value: Any) -> None:
         """Say no where what is read is not of this value and type."""
-        told = self.name(value)
-        self.refuse(
-            f"{read} is not {told} and ({self.type}({read}) is not {self.name(type(value))} or {read} != {told})"
-        )
+        self.refuse(self.unlike_constant(read, value))
+
+    def unlike_constant(self, read: str, value: Any) -> str:
+        """Return the condition under which what is read is not of this value and type: `same_constant` as text."""
+        told, kind = self.name(value), f"{self.type}({read}) is not {self.name(type(value))}"
+        by_text = type(value) is float and not value < 0 and not value > 0  # NaN, and zeros of both signs
+        other = f"{self.name(repr)}({read}) != {repr(value)!r}" if by_text else f"{read} != {told}"
+        return f"{read} is not {told} and ({kind} or {other})"
 
     def let(self, read: str) -> str:
         """Return the name of what is read here."""

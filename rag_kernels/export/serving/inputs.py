@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch.utils import _pytree as pytree
 
 from rag_kernels.export.serving.guard import Lines
-from rag_kernels.export.serving.served import Reason
+from rag_kernels.export.serving.served import Reason, same_constant
 
 PLAIN = (bool, int, float, str)  # defaults that may be given as another object of the same value
+OTHERWISE = "is nested otherwise than it was when it was verified."
+Arranged = Mapping[str, Any] | None  # the `arrangement` of each argument of the verified call; None: not known
 
 
 class Input(NamedTuple):
@@ -25,31 +28,70 @@ class Input(NamedTuple):
     name: str
     default: Any  # `inspect.Parameter.empty` where it has none
     stars: str = ""  # of `*args` and `**kwargs`
+    by_place: bool = True  # whether it may be given so
 
 
 def inputs_of(forward: Callable[..., Any]) -> tuple[Input, ...]:
     """Return the inputs of a forward in their order, without the module."""
     stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     found = list(inspect.signature(forward).parameters.values())[1:]
-    return tuple(Input(one.name, one.default, stars.get(one.kind, "")) for one in found)
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(Input(one.name, one.default, stars.get(one.kind, ""), one.kind in by_place) for one in found)
+
+
+def arrangement(value: Any) -> Any:
+    """Return how the leaves of a value lie in it: None of a leaf. The same leaves elsewhere are another call."""
+    if value is None or isinstance(value, (torch.Tensor, *PLAIN)):
+        return None
+    if type(value) in (list, tuple):
+        return (type(value).__name__, *[arrangement(item) for item in value])
+    if type(value) is dict:
+        return ("dict", *[(key, arrangement(item)) for key, item in value.items()])
+    items, found = pytree.tree_flatten(value, is_leaf=lambda one: one is not value)
+    return None if found.is_leaf() else (found.type, found.context, *[arrangement(item) for item in items])
+
+
+def arranged_in(
+    forward: Callable[..., Any], module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arrangement of each argument of a call; raises TypeError for one that does not fit the forward."""
+    bound = _bound(_signature(forward), module, args, kwargs)
+    return {name: arrangement(value) for name, value in bound.items()}
+
+
+def nested(arranged: Arranged) -> bool:
+    """Return whether any argument of the verified call has its leaves within it."""
+    return arranged is not None and any(arranged.values())
 
 
 def leaves_traced(
-    inputs: Sequence[Input], args: Sequence[Any], kwargs: dict[str, Any], leaves: int
+    inputs: Sequence[Input], args: Sequence[Any], kwargs: dict[str, Any], leaves: int, arranged: Arranged
 ) -> tuple[list[Any], str]:
     """Return what `leaves_given` does, in words that compilers of Python know, or why it is not served."""
-    if not kwargs and len(args) == leaves:
+    if not kwargs and len(args) == leaves and arranged is None:
         return pytree.tree_leaves(tuple(args)), ""
     given: list[Any] = []
+    if not _fit(inputs, args, kwargs):
+        return [], "they do not fit the forward."
     for i, one in enumerate(inputs):
         value = _given(inputs, i, args, kwargs)
         if value is inspect.Parameter.empty:
             return [], f"{one.name} is not given."
+        if arranged is not None and arrangement(value) != arranged[one.name]:
+            return [], f"{one.name} {OTHERWISE}"
         if len(given) < leaves:
             given += pytree.tree_leaves(value)
         elif len(value) if one.stars else not _alike(value, one.default):
             return [], f"{one.name} is given, which was not when it was verified."
     return given, ""
+
+
+def _fit(inputs: Sequence[Input], args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Return whether a forward takes so many arguments by place, and these keywords beside them."""
+    stars, by_place = [one.stars for one in inputs], [one.name for one in inputs if one.by_place]
+    known = [one.name for one in inputs if not one.stars and one.name not in by_place[: len(args)]]
+    few = len(args) <= len(by_place) or "*" in stars
+    return few and all(name in known or ("**" in stars and name not in by_place) for name in kwargs)
 
 
 def _given(inputs: Sequence[Input], i: int, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -66,7 +108,7 @@ def _given(inputs: Sequence[Input], i: int, args: Sequence[Any], kwargs: dict[st
 
 def _alike(value: Any, default: Any) -> bool:
     """Return whether an input is its default, or of the same value."""
-    return value is default or (isinstance(default, PLAIN) and type(value) is type(default) and value == default)
+    return value is default or (isinstance(default, PLAIN) and same_constant(value, default))
 
 
 @functools.cache
@@ -75,15 +117,23 @@ def _signature(forward: Callable[..., Any]) -> inspect.Signature:
 
 
 def leaves_given(
-    forward: Callable[..., Any], module: Any, args: Sequence[Any], kwargs: dict[str, Any], leaves: int
+    forward: Callable[..., Any],
+    module: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    leaves: int,
+    arranged: Arranged,
 ) -> list[Any] | Reason:
     """Return the leaves of a call in the forward's order; what comes after the verified ones must be its default.
 
-    Raises TypeError for arguments that do not fit the forward.
+    They have to lie in the arguments as they are `arranged` there, where that is known. Raises TypeError for arguments
+    that do not fit the forward.
     """
     signature, given = _signature(forward), list[Any]()
     for name, value in _bound(signature, module, args, kwargs).items():
         found = pytree.tree_leaves(value)
+        if arranged is not None and arrangement(value) != arranged[name]:
+            return Reason(name, f"{name} {OTHERWISE}")
         if len(given) < leaves:
             given += found
         elif found and not _alike(value, default := _default(signature.parameters[name])):
@@ -106,16 +156,16 @@ def guarded_inputs(
         elif one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             lines.refuse(name)
         else:
-            default = lines.name(_default(one))
-            unlike = f"{lines.type}({name}) is not {lines.type}({default}) or {name} != {default}"
-            lines.refuse(f"{name} is not {default}{f' and ({unlike})' * isinstance(_default(one), PLAIN)}")
-    if len(given) != len(leaves_given(forward, module, args, kwargs, leaves)):  # nested as only pytree knows
+            default = _default(one)
+            is_plain = isinstance(default, PLAIN)
+            lines.refuse(lines.unlike_constant(name, default) if is_plain else f"{name} is not {lines.name(default)}")
+    if len(given) != len(leaves_given(forward, module, args, kwargs, leaves, None)):  # nested as only pytree knows
         lines.refuse("True")
         given = ["None"] * leaves
     return ", ".join(told), given
 
 
-def _bound(signature: inspect.Signature, module: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _bound(signature: inspect.Signature, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments by name in the forward's order; those that it takes any of by keyword in order of name."""
     bound = signature.bind(module, *args, **kwargs)
     bound.apply_defaults()

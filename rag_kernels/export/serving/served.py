@@ -121,7 +121,7 @@ class Served:
     def other_inputs(self, leaves: Sequence[Any]) -> Reason | None:
         """Return how many inputs there are, or which was None, where that is not as it was verified."""
         for i, other in self.others.items():
-            if i < len(leaves) and not (type(leaves[i]) is type(other.value) and leaves[i] == other.value):
+            if i < len(leaves) and not same_constant(leaves[i], other.value):
                 now = repr(leaves[i]) if isinstance(leaves[i], PLAIN) else f"a {type(leaves[i]).__name__}"
                 return Reason(other.name, f"{other.name} is {now}, and was {other.value!r} when it was verified.")
         extra = [i for i, x in enumerate(leaves) if x is not None and i not in self.taken and i not in self.others]
@@ -182,7 +182,7 @@ class Served:
         argument = self.arguments[i]
         if argument.role == "scalar":
             of_kind = [f"{lines.type}({name}) is not {lines.name(_kind(argument))}"]
-            return of_kind + [f"{name} != {lines.name(argument.shape)}"] * (argument.shape != ())
+            return of_kind if argument.shape == () else [lines.unlike_constant(name, argument.shape)]
         one, other = map(lines.name, self.kinds if argument.role == "input" else self.kinds[::-1])
         asked = [
             f"({lines.type}({name}) is not {one} and {lines.type}({name}) is not {other})",
@@ -406,6 +406,15 @@ def _check_tells_modes(device: str) -> bool:
     return check(one) and not any(said)
 
 
+def same_constant(value: Any, known: Any) -> bool:
+    """Return whether a constant is of the type and value of another: NaN is like NaN, and 0.0 is not -0.0."""
+    if type(value) is not type(known):
+        return False
+    if value != known:
+        return bool(value != value and known != known)
+    return type(value) is not float or value != 0 or str(value) == str(known)
+
+
 def placed(value: torch.Tensor, any_alignment: bool) -> torch.Tensor:
     """Return a tensor as a kernel wants it: contiguous, no lazy negation, aligned as it was when it was judged."""
     if value.is_contiguous() and not value.is_neg() and not value.is_conj():
@@ -464,7 +473,7 @@ def _kind(argument: Argument) -> Any:
 
 def _other_number(argument: Argument, value: Any) -> Reason | None:
     kind, verified = argument.dtype, argument.shape
-    if type(value).__name__ == kind and (verified == () or value == verified):
+    if type(value).__name__ == kind if verified == () else same_constant(value, verified):
         return None
     wanted = kind if verified == () else repr(verified)
     return Reason(argument.path, f"{name_of(argument.path)} is {value!r}, and was verified as {wanted}.")
