@@ -156,9 +156,7 @@ def test_no_command_waits_for_torch() -> None:
 
 READ_TEXT = {
     "ir/parameters.py",  # names of arguments and constants
-    "codegen/reduction_levels.py",  # which names a finished text uses, as a linker
-    "cuda/block_text.py",
-    "cuda/function.py",  # kernels that are alike but for names are written once
+    "codegen/symbols.py",  # which names a finished text uses, as a linker
     "foreign_kernel.py",  # sources of others, and our own of an earlier round
     "product_choice.py",
     "tuning.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import subprocess
@@ -16,7 +17,8 @@ from support.generated_kernels import Case, functional, worst_ratio
 
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
-from rag_kernels.offline.cuda.function import CudaParameters, anonymous
+from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.cuda.kernel_text import KernelText, Parameter
 
 # A value whose dimensions are several loops each is stored for a product, and read again beside what was made of it.
 GROUPED = Case(
@@ -169,18 +171,20 @@ def test_layers_of_a_growing_concatenation_share_kernels(tmp_path: Path, monkeyp
 
 
 def test_names_alone_make_no_other_kernel() -> None:
-    one = [
-        "// a note",
-        "__global__ void f_1(const float* __restrict__ x_p, float* __restrict__ n_p, int64_t n7) {",
-        "  const float4 x_v1 = x_p[n7];",
-        "  n_p[0] = x_v1.x;",
-        "}",
-    ]
-    other = [line.replace("x_", "part3_").replace("n_p", "out_p").replace("n7", "n12") for line in one]
-    other[1] = other[1].replace("f_1", "f_22")
-    assert anonymous("f_1", one) == anonymous("f_22", other)
-    swapped = [line.replace("part3_p[n12]", "out_p[n12]") for line in other]
-    assert anonymous("f_22", swapped) != anonymous("f_22", other)
+    body = ["const float4 x_v1 = x_p[n7 + n3];", "n_p[0] = x_v1.x;"]
+    pointers = Parameter("const float*", "x_p"), Parameter("float*", "n_p")
+    one = KernelText(("// a note",), "__global__ void ", "f_1", [*pointers, Parameter("int64_t", "n7")], body, ["n3"])
+    renamed = {"x_": "part3_", "n_p": "out_p", "n7": "n12", "n3": "n4"}
+
+    def other(text: str) -> str:
+        return functools.reduce(lambda text, names: text.replace(*names), renamed.items(), text)
+
+    given = [replace(p, name=other(p.name)) for p in one.parameters]
+    again = KernelText((), one.head, "f_22", given, [*map(other, body)], ["n4"])
+    assert again.unnamed() == one.unnamed()
+    swapped = replace(again, body=[line.replace("part3_p[n12", "out_p[n12") for line in again.body])
+    assert swapped.unnamed() != again.unnamed()
+    assert replace(again, parameters=given[::-1]).unnamed() != again.unnamed()
 
 
 def test_pieces_of_many_loads_are_stored_and_not_all_computed_for_each_element(tmp_path: Path) -> None:

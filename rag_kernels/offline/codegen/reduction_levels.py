@@ -6,7 +6,6 @@ reductions' starts and steps. Knows nothing of threads.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -31,11 +30,6 @@ def accumulator(value: ir.Reduce | ir.Scan) -> str:
 def indent(lines: Iterable[str]) -> list[str]:
     """Return the lines, two spaces further in."""
     return ["  " + line for line in lines]
-
-
-def words(lines: Iterable[str]) -> dict[str, None]:
-    """Return the names and other words of a text in order, each once."""
-    return dict.fromkeys(re.findall(r"\w+", "\n".join(lines)))
 
 
 def around(loops: list[Loop], body: list[str], *, unroll: bool = False) -> list[str]:

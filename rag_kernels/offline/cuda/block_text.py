@@ -7,9 +7,10 @@ Comes in: a generated text. Goes out: the pieces that it uses.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from rag_kernels.offline.codegen.symbols import symbols
 
 HEAD = """#include <cuda_runtime.h>
 #include <cmath>
@@ -694,14 +695,13 @@ inline dim3 row_block(int64_t length, int64_t rows) {
 
 
 def linked(text: str, pieces: Sequence[Piece] = PIECES) -> list[Piece]:
-    """Return the pieces that a text uses, and those that these use, in order."""
-    words, kept = _words(text), list[Piece]()
+    """Return the pieces that a text uses, and those that these use, in order.
+
+    It reads the text, as a linker does: `symbols.py` says why.
+    """
+    named, kept = symbols([text]), list[Piece]()
     for piece in reversed(pieces):
-        if piece.name in words and (not piece.of or piece.of in words):
+        if piece.name in named and (not piece.of or piece.of in named):
             kept.append(piece)
-            words |= _words(piece.text)
+            named |= symbols([piece.text])
     return kept[::-1]
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", re.sub(r"//.*", "", text)))

@@ -6,7 +6,6 @@ elements at a time it has a second kernel, and sizes and addresses decide at eac
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
@@ -20,6 +19,7 @@ from rag_kernels.offline.cuda.column_scans import ColumnScans
 from rag_kernels.offline.cuda.elements.choice import VectorizedRegion, wide_region
 from rag_kernels.offline.cuda.fixed_texts import fixed_text
 from rag_kernels.offline.cuda.joined_points import JoinedPoints, together
+from rag_kernels.offline.cuda.kernel_text import KernelText
 from rag_kernels.offline.cuda.multi_block_rows import multi_block_region
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.order import order_text
@@ -49,7 +49,7 @@ def constants(p: CudaParameters) -> str:
 
 @dataclass
 class _Kernels:
-    """The kernels of one function. `known` maps anonymous texts of kernels in the file to their names.
+    """The kernels of one function. `known` has the names of kernels in the file by what these are but for names.
 
     A kernel that is like another but for names is not written twice, which saves nvcc minutes in a deep network.
     """
@@ -61,11 +61,11 @@ class _Kernels:
         """Add a kernel that no other is compared with."""
         self.texts.extend([*text, ""])
 
-    def kept(self, name: str, text: list[str]) -> str:
+    def kept(self, text: KernelText) -> str:
         """Return the name of this kernel, or of the one in the file that is like it."""
-        other = self.known.setdefault(anonymous(name, text), name)
-        if other == name:
-            self.add(text)
+        other = self.known.setdefault(text.unnamed(), text.name)
+        if other == text.name:
+            self.add(text.lines())
         return other
 
 
@@ -147,10 +147,10 @@ def _joined_launch(
     printed = vectors.text(f"{name}_wide", function) if any(wide) else None
     if plain is None and (printed is None or terms):
         return []
-    launch = plain[1](kernels.kept(name, plain[0])) if plain else []
+    launch = plain[1](kernels.kept(plain[0])) if plain else []
     if printed is None:
         return launch
-    other = printed[1](kernels.kept(f"{name}_wide", printed[0]))
+    other = printed[1](kernels.kept(printed[0]))
     return choice(" && ".join(dict.fromkeys(terms)), other, launch) if plain else other
 
 
@@ -175,7 +175,7 @@ def _nest_launch(
     columns = ColumnScans.of(region, function, sizes, parameters)
     kernel = tiles or (columns if columns.serves() else kernel)
     text, launched = kernel.text(name, function)
-    launch = launched(kernels.kept(name, text))
+    launch = launched(kernels.kept(text))
     multi_block = multi_block_region(region, function, sizes, parameters)
     tiles = None if multi_block else tiled_scans(region, function, sizes, parameters, single=False)
     second = multi_block or tiles or wide_region(region, function, sizes, parameters)
@@ -184,7 +184,7 @@ def _nest_launch(
     if second:
         other_name = f"{name}_spread" if multi_block else f"{name}_wide"
         text, launched = second.text(other_name, function)
-        kept = kernels.kept(other_name, text)
+        kept = kernels.kept(text)
         return choice(second.condition(kept), launched(kept), launch)
     return ["{", *indent(launch), "}"] if len(launch) > 1 else launch
 
@@ -192,14 +192,14 @@ def _nest_launch(
 def _product_launch(name: str, product: Product, kernels: _Kernels) -> list[str]:
     """Write the kernels of a product: the one that serves all sizes, and a faster one for those that it takes."""
     text, launched = product.in_tiles(name)
-    launch = launched(kernels.kept(name, text))
+    launch = launched(kernels.kept(text))
     if few := product.few_rows(f"{name}_few"):
         text, launched, condition = few
-        other = launched(kernels.kept(f"{name}_few", text))
+        other = launched(kernels.kept(text))
         return ["{", *indent(choice(condition, other, launch)), "}"]
     if copied := product.on_hopper(f"{name}_tma"):
         text, launched, condition = copied
-        kept = kernels.kept(f"{name}_tma", text)
+        kept = kernels.kept(text)
         built = f"const bool built = by_device([] {{ return rk::built_for_hopper((const void*){kept}); }});"
         return ["{", *indent([built, *choice(condition, launched(kept), launch)]), "}"]
     return ["{", *indent(launch), "}"] if len(launch) > 1 else launch
@@ -208,20 +208,3 @@ def _product_launch(name: str, product: Product, kernels: _Kernels) -> list[str]
 def choice(condition: str, launch: list[str], otherwise: list[str]) -> list[str]:
     """Return statements that launch one kernel under a C condition, and else another."""
     return [f"if ({condition}) {{", *indent(launch), "} else {", *indent(otherwise), "}"]
-
-
-def anonymous(name: str, text: list[str]) -> str:
-    """Return the kernel's text with numbers in place of its own names, in the order of its parameters."""
-    lines = [line for line in text if not line.startswith("//")]
-    parameters = lines[0].partition(f"{name}(")[2].rpartition(")")[0].split(", ")
-    places = {p.split()[-1]: f"@{i}" for i, p in enumerate(parameters)}
-    constants = re.findall(r"^ *constexpr \w+ (\w+) = ", "\n".join(lines), flags=re.MULTILINE)
-    places |= {constant: f"@{i}c" for i, constant in enumerate(constants)}
-
-    def place(found: re.Match[str]) -> str:
-        """Return the place of a name, or of a vector that was loaded: `x_v1_kept` is of `x_p`."""
-        base, made, rest = found[0].partition("_v")
-        loaded = made and f"{base}_p" in places
-        return places.get(found[0]) or (f"{places[f'{base}_p']}{made}{rest}" if loaded else found[0])
-
-    return re.sub(r"(?<![.\w])[A-Za-z_]\w*", place, "\n".join(lines).replace(name, "@"))

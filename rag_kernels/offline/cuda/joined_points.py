@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rag_kernels.offline.codegen.kernel_function import Function
 from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.cuda.kernel_text import KernelText, Parameter, arguments_of, constexprs
 from rag_kernels.offline.cuda.region import CudaRegion, Launch, bounds_of
 from rag_kernels.offline.fusion.regions import Region, reads_of
 from rag_kernels.offline.ir import values as ir
@@ -48,33 +49,33 @@ class JoinedPoints:
 
     parts: tuple[CudaRegion, ...]
 
-    def text(self, name: str, function: Function) -> tuple[list[str], Launch] | None:
+    def text(self, name: str, function: Function) -> tuple[KernelText, Launch] | None:
         """Return the `__global__` function, and what makes the statements that launch it by a name; None where parts
         give one name to two numbers.
         """
         ends = [f"end{i}" for i in range(len(self.parts))]
-        given: dict[str, tuple[str, str]] = {}
-        body, notes, counts = list[str](), list[str](), list[str]()
+        given: dict[str, Parameter] = {}
+        body, notes, counts, constants = list[str](), list[str](), list[str](), list[str]()
         for i, part in enumerate(self.parts):
             before = f" - {ends[i - 1]}" if i else ""
             part.block = f"(blockIdx.x{before})" if i else part.block
             lines = part.point()
-            for parameter, argument in zip(*part.parameters_of(lines, function), strict=True):
-                declared = parameter.split()[-1]
-                if given.setdefault(declared, (parameter, argument)) != (parameter, argument):
+            for parameter in part.parameters_of(lines, function):
+                if given.setdefault(parameter.name, parameter) != parameter:
                     return None
             head = f"if (blockIdx.x < {ends[i]}) {{" if i + 1 < len(ends) else "{"
-            sizes = [f"constexpr int64_t {n} = {v};" for n, v in part.constants_in(lines)]
-            body += [f"{'} else ' if i else ''}{head}", *indent([*sizes, *lines])]
+            sizes = part.constants_in(lines)
+            constants += sizes
+            body += [f"{'} else ' if i else ''}{head}", *indent([*constexprs(sizes), *lines])]
             blocks = f"blocks(({part.point_threads()} + THREADS - 1) / THREADS)"
             counts.append(f"{ends[i]} = {f'{ends[i - 1]} + ' if i else ''}{blocks}")
             notes.append(f"// {part.told}: {part.point_threads()} threads")
-        parameters = ", ".join([*(p for p, _ in given.values()), *(f"unsigned {end}" for end in ends[:-1])])
-        arguments = ", ".join([*(a for _, a in given.values()), *ends[:-1]])
+        parameters = [*given.values(), *(Parameter("unsigned", end, end) for end in ends[:-1])]
+        arguments = ", ".join(arguments_of(parameters))
 
         def launch(name: str) -> list[str]:
             call = f"{name}<<<{ends[-1]}, THREADS, 0, stream>>>({arguments});"
             return ["{", f"  const unsigned {', '.join(counts)};", f"  {call}", "}"]
 
-        bounds = bounds_of(self.parts[0].parameters.threads)
-        return [*notes, f"__global__ void {bounds}{name}({parameters}) {{", *indent([*body, "}"]), "}"], launch
+        head = f"__global__ void {bounds_of(self.parts[0].parameters.threads)}"
+        return KernelText(tuple(notes), head, name, parameters, [*body, "}"], constants), launch

@@ -16,6 +16,7 @@ from rag_kernels.offline.codegen.loop_nest import Loop
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.elements.vectorized import KEPT_BYTES, Taken, VectorizedRegion, find_quads, width_of
+from rag_kernels.offline.cuda.kernel_text import Parameter
 from rag_kernels.offline.cuda.multi_block_rows_text import BOARD
 from rag_kernels.offline.cuda.reduce_loops import count_of
 from rag_kernels.offline.cuda.region import CudaParameters
@@ -256,10 +257,9 @@ class MultiBlockRegion(VectorizedRegion):
     def bounds(self) -> str:
         return f"__launch_bounds__({self.threads}, {1024 // self.threads}) "
 
-    def parameters_of(self, body: list[str], function: Function, kind: str = "int64_t") -> tuple[list[str], list[str]]:
-        parameters, arguments = VectorizedRegion.parameters_of(self, body, function, kind)
+    def parameters_of(self, body: list[str], function: Function, kind: str = "int64_t") -> list[Parameter]:
         team = "Cluster" if self.parts() <= MAX_CLUSTER_BLOCKS and self.sums() <= MAX_CLUSTER_VALUES else "Team"
-        return [f"{team} team", *parameters], arguments
+        return [Parameter(team, "team"), *VectorizedRegion.parameters_of(self, body, function, kind)]
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         rows, items = f"small({self.total(self.nest.outer)})", self.items()

@@ -18,6 +18,7 @@ from rag_kernels.offline.codegen.order_keys import pair_of
 from rag_kernels.offline.codegen.own_text import apart, nest_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Printer, Scope
+from rag_kernels.offline.cuda.kernel_text import arguments_of, constexprs, declared
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.ranks import OrderKernels, in_parts, ranks_text, shared_text
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
@@ -83,10 +84,10 @@ def kernels_of(
     down = str(step.descending).lower()
     key = [f"const auto key = [&](int64_t lane, int64_t j) {{ return order::key<{down}>(element(lane, j)); }};"]
     body = [*value, *put]
-    declared, arguments = kernel.parameters_of(body, function)
-    body = [*(f"constexpr int64_t {n} = {v};" for n, v in kernel.constants_in(body)), *body, *key]
+    given = kernel.parameters_of(body, function)
+    body = [*constexprs(kernel.constants_in(body)), *body, *key]
     pair = pair_of(step.value.dtype)
-    return OrderKernels(name, f"{name}_pair", pair, tuple(body), ", ".join(declared), ", ".join(arguments))
+    return OrderKernels(name, f"{name}_pair", pair, tuple(body), declared(given), ", ".join(arguments_of(given)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ each with its launch and the C condition under which it may run. How each comput
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from rag_kernels.offline.codegen.contraction import Contraction, find_contraction
@@ -18,6 +18,7 @@ from rag_kernels.offline.cuda.gemm.gemm import Kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel, numbers_of, serves
 from rag_kernels.offline.cuda.gemm.wgmma import wgmma_kernel
 from rag_kernels.offline.cuda.gemm.window import by_images, window_kernel
+from rag_kernels.offline.cuda.kernel_text import KernelText, arguments_of, constexprs
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.region import CudaRegion, Launch
 from rag_kernels.offline.ir.parameters import c_name
@@ -40,14 +41,14 @@ class Product:
     function: Function
     needs: Needs
 
-    def in_tiles(self, name: str) -> tuple[list[str], Launch]:
+    def in_tiles(self, name: str) -> tuple[KernelText, Launch]:
         """Return the kernel in tiles, which serves all sizes, and its launch."""
         kernel = self.kernel()
         text, arguments, widths, _ = self.printed(kernel, name)
         checks = self.fits_indices(kernel)
         return text, partial(kernel.launch, arguments=arguments, checks=checks, widths=widths)
 
-    def few_rows(self, name: str) -> tuple[list[str], Launch, str] | None:
+    def few_rows(self, name: str) -> tuple[KernelText, Launch, str] | None:
         """Return the kernel for few rows, its launch, and the C condition under which it may run."""
         made = few_rows_kernel(self.kernel(), self.region.parameters.few)
         if not made:
@@ -56,7 +57,7 @@ class Product:
         conditions = [*self.fits_indices(made), made.condition(pointers)]
         return text, partial(made.few_launch, arguments=arguments), " && ".join(conditions)
 
-    def on_hopper(self, name: str) -> tuple[list[str], Launch, str] | None:
+    def on_hopper(self, name: str) -> tuple[KernelText, Launch, str] | None:
         """Return the kernel for Hopper's copy engine, its launch, and the C condition under which it may run."""
         kernel, p = self.kernel(), self.region.parameters
         wanted = (p.shape, p.clusters, p.turns)
@@ -88,15 +89,17 @@ class Product:
         known = sorted(self.region.buffers() - set(self.function.scratch)) if kernel.kind == "int" else []
         return [f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in known]
 
-    def printed(self, kernel: Kernel, name: str) -> tuple[list[str], list[str], dict[str, str], dict[str, str]]:
+    def printed(self, kernel: Kernel, name: str) -> tuple[KernelText, list[str], dict[str, str], dict[str, str]]:
         """Return a kernel, its arguments, its conditions, and the C pointers of its buffers."""
         kernel.note(self.needs)
         body, scratch = kernel.body(), self.function.scratch
-        parameters, arguments = self.region.parameters_of(body, self.function, kernel.kind)
-        body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in self.region.constants_in(body)), *body]
+        parameters = self.region.parameters_of(body, self.function, kernel.kind)
+        constants = self.region.constants_in(body)
+        body = [*constexprs(constants, kernel.kind), *body]
         data = {b: f"{c_name(b)}_data" if b in scratch else f"{c_name(b)}.data" for b in self.region.buffers()}
         widths = kernel.widths(data)
-        return kernel.text(name, parameters, body, widths), arguments, widths, data
+        text = replace(kernel.text(name, parameters, body, widths), constants=tuple(constants))
+        return text, arguments_of(parameters), widths, data
 
 
 def product_of(region: CudaRegion, function: Function, needs: Needs) -> Product | None:

@@ -16,8 +16,10 @@ from rag_kernels.offline.codegen.c_types import stored_type, widened
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Loop, text_of
 from rag_kernels.offline.codegen.operator_texts import on_gpu
-from rag_kernels.offline.codegen.reduction_levels import around, indent, words
+from rag_kernels.offline.codegen.reduction_levels import around
 from rag_kernels.offline.codegen.statements import Printer, Scope
+from rag_kernels.offline.codegen.symbols import symbols
+from rag_kernels.offline.cuda.kernel_text import KernelText, Parameter, arguments_of, constexprs
 from rag_kernels.offline.cuda.reduce_loops import SCANNED, ReduceLoops, count_of
 from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.fusion.regions import Region
@@ -101,17 +103,18 @@ class CudaRegion(ReduceLoops):
         """Return the buffers that the region reads or writes."""
         return {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.nest.region.written)
 
-    def text(self, name: str, function: Function) -> tuple[list[str], Launch]:
+    def text(self, name: str, function: Function) -> tuple[KernelText, Launch]:
         """Return the `__global__` function, and what makes the statements that launch it by a name."""
         nest = self.nest
         body = {"point": self.point, "row": self.row, "column": self.column}[nest.schedule]()
-        parameters, arguments = self.parameters_of(body, function)
-        body = [*(f"constexpr int64_t {n} = {v};" for n, v in self.constants_in(body)), *body]
+        parameters, constants = self.parameters_of(body, function), self.constants_in(body)
+        body = [*constexprs(constants), *body]
         shape = " x ".join(loop.size for loop in [*nest.outer, *([nest.lane] if nest.lane else [])]) or "1"
         reduced = " x ".join(loop.size for loop in nest.reduced)
         note = f"// {self.told}: {shape} " + (f"{nest.schedule}s of {reduced}" if reduced else "elements")
-        head = f"{self.template}__global__ void {self.bounds}{name}({', '.join(parameters)}) {{"
-        return [note, head, *indent(body), "}"], partial(self.launch, arguments=arguments)
+        head = f"{self.template}__global__ void {self.bounds}"
+        text = KernelText((note,), head, name, parameters, body, tuple(constants))
+        return text, partial(self.launch, arguments=arguments_of(parameters))
 
     @property
     def template(self) -> str:
@@ -154,37 +157,34 @@ class CudaRegion(ReduceLoops):
         """Return the number of reductions."""
         return sum(isinstance(v, ir.Reduce) for v in ir.walk(*self.values))
 
-    def constants_in(self, body: list[str]) -> list[tuple[str, str]]:
+    def constants_in(self, body: list[str]) -> dict[str, str]:
         """Return the sizes that are numbers, as far as the body names them."""
-        named = words(body)
-        return [(name, value) for name, value in self.constants.items() if name in named]
+        named = symbols(body)
+        return {name: value for name, value in self.constants.items() if name in named}
 
-    def parameters_of(self, body: list[str], function: Function, kind: str = "int64_t") -> tuple[list[str], list[str]]:
-        """Return parameters and arguments: pointers, then sizes (of this C type) and numbers.
+    def parameters_of(self, body: list[str], function: Function, kind: str = "int64_t") -> list[Parameter]:
+        """Return the parameters: pointers, then sizes (of this C type) and numbers.
 
         They are in the order in which the body names them, which is the same for kernels alike.
         """
-        named = words(body)
-        pointers: dict[str, tuple[str, str]] = {}
-        others: dict[str, tuple[str, str]] = {}
+        named = symbols(body)
+        pointers: dict[str, Parameter] = {}
+        others: dict[str, Parameter] = {}
         for buffer in (*function.inputs, *function.scratch, *function.outputs):
             name, const = c_name(buffer), "" if buffer in self.stores else "const "
             pointer = f"{name}_p"
             if pointer not in named and buffer not in self.stores:
                 continue
             data = f"{name}_data" if buffer in function.scratch else f"{name}.data"
-            pointers[pointer] = (
-                f"{const}{stored_type(function.specs[buffer].dtype, 'cuda')}* __restrict__ {pointer}",
-                data,
-            )
+            ctype = f"{const}{stored_type(function.specs[buffer].dtype, 'cuda')}* __restrict__"
+            pointers[pointer] = Parameter(ctype, pointer, data)
             if buffer in self.stores:
-                start = text_of(self.nest.stores[buffer].constant)
-                others[start_name(pointer)] = f"int64_t {start_name(pointer)}", start
+                start = start_name(pointer)
+                others[start] = Parameter("int64_t", start, text_of(self.nest.stores[buffer].constant))
         numbers = [(item.name, item.ctype) for item in function.order if isinstance(item, Number)]
         sizes = [(n, kind) for n in named if n in self.nest.names.leaf and n not in self.constants]
-        others |= {text: (f"{ctype} {text}", text) for text, ctype in [*sizes, *numbers] if text in named}
-        found = [known[word] for known in (pointers, others) for word in named if word in known]
-        return [parameter for parameter, _ in found], [argument for _, argument in found]
+        others |= {text: Parameter(ctype, text, text) for text, ctype in [*sizes, *numbers] if text in named}
+        return [known[word] for known in (pointers, others) for word in named if word in known]
 
     def one_thread_each(self, loops: list[Loop], name: str, arguments: list[str]) -> list[str]:
         """Return the launch of a kernel that has a thread for each step of these loops."""

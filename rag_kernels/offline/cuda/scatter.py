@@ -17,6 +17,7 @@ from rag_kernels.offline.codegen.own_text import inside, nest_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Printer, Scope
+from rag_kernels.offline.cuda.kernel_text import KernelText, Parameter, arguments_of, constexprs
 from rag_kernels.offline.cuda.reduce_loops import count_of
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion, bounds_of
 from rag_kernels.offline.cuda.wide_scatter import WideScatter
@@ -118,11 +119,11 @@ class CudaScatter(CudaRegion):
             f"  if (!(whole == {start})) {joined}",
             "}",
         ]
-        parameters, arguments = self.parameters_of(body, function)
-        body = [*(f"constexpr int64_t {n} = {v};" for n, v in self.constants_in(body)), *body]
-        bounds = bounds_of(self.parameters.threads)
-        head = f"__global__ void {bounds}{name}({', '.join([*parameters, 'int64_t places_', 'unsigned per_'])}) {{"
-        return [head, *indent(body), "}"], ", ".join(arguments)
+        parameters = self.parameters_of(body, function)
+        body = [*constexprs(self.constants_in(body)), *body]
+        head = f"__global__ void {bounds_of(self.parameters.threads)}"
+        own = Parameter("int64_t", "places_"), Parameter("unsigned", "per_")
+        return KernelText((), head, name, [*parameters, *own], body).lines(), ", ".join(arguments_of(parameters))
 
     def near_launch(self, name: str, arguments: str, batches: int, otherwise: list[str]) -> list[str]:
         """Return the statements that launch it where places are few, and else what is done otherwise."""
@@ -150,12 +151,12 @@ def scatter_text(
     printer = Printer(nest, function.pointers, function.storage, on_gpu(near=function.near))
     scratch = tuple(c_name(b) for b in function.scratch)
     kernel = CudaScatter(nest, printer, {}, parameters=parameters, constants=sizes.constants, scratch=scratch)
-    text, launched = kernel.text(name, function)
-    launch = launched(name)
+    printed, launched = kernel.text(name, function)
+    text, launch = printed.lines(), launched(name)
     total = kernel.total(nest.outer)
     if wide := WideScatter.found(region, function, sizes, parameters):
         rows, launched = wide.text(f"{name}_wide", function)
-        text += rows
+        text += rows.lines()
         other = launched(f"{name}_wide")
         launch = [f"if ({wide.condition(f'{name}_wide')}) {{", *indent(other), "} else {", *indent(launch), "}"]
     dtype = function.specs[region.scattered.buffer].dtype

@@ -19,6 +19,7 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Printer, Scope, literal
 from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion, find_quads, width_of
+from rag_kernels.offline.cuda.kernel_text import KernelText, Parameter, arguments_of, constexprs
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.fusion.regions import SegmentRegion
 from rag_kernels.offline.ir import values as ir
@@ -294,18 +295,19 @@ class SegmentKernel(VectorizedRegion):
         head = [*self.head(), *self.walker()]
         bodies = {f"{name}_parts": [*head, *self.parts()], name: [*head, *self.whole()]}
         both = [line for body in bodies.values() for line in body]
-        parameters, arguments = self.parameters_of(both, function)
+        parameters = self.parameters_of(both, function)
         const = {f"{name}_parts": "", name: "const "}
         text = [f"// {step.buffer}: {self.many} segments of {self.length} rows"]
         for kernel, body in bodies.items():
-            extra = [f"{const[kernel]}{ctype}* joined_", *([f"{const[kernel]}unsigned* counted_"] if takes else [])]
-            extra += ["int64_t many_", "int64_t part_", "int64_t parts_", "int64_t most_", "unsigned tiles_"]
-            body = [*(f"constexpr int64_t {n} = {v};" for n, v in self.constants_in(body)), *body]
-            head_ = f"__global__ void __launch_bounds__(256) {kernel}({', '.join([*parameters, *extra])}) {{"
-            text += [head_, *indent(body), "}"]
+            own = [Parameter(f"{const[kernel]}{ctype}*", "joined_")]
+            own += [Parameter(f"{const[kernel]}unsigned*", "counted_")] if takes else []
+            own += [Parameter("int64_t", n) for n in ("many_", "part_", "parts_", "most_")]
+            own.append(Parameter("unsigned", "tiles_"))
+            body = [*constexprs(self.constants_in(body)), *body]
+            text += KernelText((), "__global__ void __launch_bounds__(256) ", kernel, [*parameters, *own], body).lines()
         given = ", ".join(
             [
-                *arguments,
+                *arguments_of(parameters),
                 "joined",
                 *(["counted"] if takes else []),
                 "many, shape.part, shape.parts, shape.most, shape.tiles",

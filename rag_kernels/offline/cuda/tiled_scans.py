@@ -18,6 +18,7 @@ from rag_kernels.offline.codegen.reduction_levels import accumulator, indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.elements.vectorized import MOST_WIDTH, VectorizedRegion, axis_of, find_quads, narrowest
+from rag_kernels.offline.cuda.kernel_text import Parameter
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
@@ -178,9 +179,9 @@ class TiledScans(VectorizedRegion):
     def bounds(self) -> str:
         return f"__launch_bounds__({self.threads}) "
 
-    def parameters_of(self, body: list[str], function: Function, kind: str = "int64_t") -> tuple[list[str], list[str]]:
-        parameters, arguments = VectorizedRegion.parameters_of(self, body, function, kind)
-        return [*parameters, "int64_t tiles", "ulonglong2* state"], [*arguments, "tiles", "state"]
+    def parameters_of(self, body: list[str], function: Function, kind: str = "int64_t") -> list[Parameter]:
+        shown = Parameter("int64_t", "tiles", "tiles"), Parameter("ulonglong2*", "state", "state")
+        return [*VectorizedRegion.parameters_of(self, body, function, kind), *shown]
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         rows, each = self.total(self.nest.outer), self.threads * self.items()

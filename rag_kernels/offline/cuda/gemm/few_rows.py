@@ -22,6 +22,7 @@ from rag_kernels.offline.cuda.gemm.few_rows_text import BEGIN, LOOP, TOGETHER
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import numbers_of
 from rag_kernels.offline.cuda.gemm.wgmma import Matrix, matrix_of, matrix_read, start_of_matrix
+from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import FLOAT8, HALF, ITEMSIZE, STORED_ONLY
@@ -225,11 +226,9 @@ class FewRowsKernel(Kernel):
         starts = ", ".join(start_of_matrix(m, pointers) for m in (self.left, self.right))
         return " && ".join([*dict.fromkeys(sizes), f"aligned({{{starts}}})"])
 
-    def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
-        shared = ["int parts", "float* __restrict__ partial", "int* __restrict__ arrived"]
-        every = ", ".join([*parameters, *shared])
-        head = f"__global__ void __launch_bounds__({32 * self.warps}, 1) {name}({every}) {{"
-        return [self.contraction.note(), head, *indent(body), "}"]
+    def text(self, name: str, parameters: list[Parameter], body: list[str], widths: dict[str, str]) -> KernelText:
+        head = f"__global__ void __launch_bounds__({32 * self.warps}, 1) "
+        return KernelText((self.contraction.note(),), head, name, [*parameters, *PARTS], body)
 
     def few_launch(self, name: str, arguments: list[str]) -> list[str]:
         """Return the statements that launch the kernel, with memory for the parts of a split depth."""

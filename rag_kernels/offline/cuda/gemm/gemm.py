@@ -15,6 +15,7 @@ from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.gemm.text import BEGIN_PART, JOIN_PARTS, LOOP, PART_OF_DEPTH, SUMS
+from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import start_name
@@ -334,13 +335,13 @@ class Kernel:
             "}",
         ]
 
-    def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
+    def text(self, name: str, parameters: list[Parameter], body: list[str], widths: dict[str, str]) -> KernelText:
         """Return the `__global__` function."""
-        phases = [f"int phase{n}" for n in range(len(self.contraction.phases))]
-        shared = ["int parts", "float* __restrict__ partial", "int* __restrict__ arrived"] if self.splits else []
-        every = ", ".join([*parameters, *shared, *(f"bool {flag}" for flag in widths), *phases])
-        head = f"__global__ void __launch_bounds__({self.tile.threads}) {name}({every}) {{"
-        return [self.contraction.note(), head, *indent(body), "}"]
+        phases = [Parameter("int", f"phase{n}") for n in range(len(self.contraction.phases))]
+        flags = [Parameter("bool", flag) for flag in widths]
+        every = [*parameters, *(PARTS if self.splits else ()), *flags, *phases]
+        head = f"__global__ void __launch_bounds__({self.tile.threads}) "
+        return KernelText((self.contraction.note(),), head, name, every, body)
 
     def launch(self, name: str, arguments: list[str], checks: list[str], widths: dict[str, str]) -> list[str]:
         """Return the statements that launch the kernel, phase by phase."""

@@ -21,6 +21,7 @@ from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm.address_table import ROOM, can_step, steps_before, steps_each
 from rag_kernels.offline.cuda.gemm.gemm import Kernel, Tile
 from rag_kernels.offline.cuda.gemm.tensor_core_text import BEGIN, EPILOGUE, LOOP, THREE
+from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import FLOAT8, HALF, STORED_ONLY
@@ -310,9 +311,8 @@ class TensorKernel(Kernel):
     def vector_store(self) -> bool:
         return False
 
-    def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
-        shared = ["int parts", "float* __restrict__ partial", "int* __restrict__ arrived"]
-        return Kernel.text(self, name, [*parameters, *shared], body, widths)
+    def text(self, name: str, parameters: list[Parameter], body: list[str], widths: dict[str, str]) -> KernelText:
+        return Kernel.text(self, name, [*parameters, *PARTS], body, widths)
 
     def launch(self, name: str, arguments: list[str], checks: list[str], widths: dict[str, str]) -> list[str]:
         """Return the statements that launch the kernel, with memory for the parts of a split depth."""

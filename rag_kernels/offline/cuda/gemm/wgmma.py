@@ -22,6 +22,7 @@ from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm import wgmma_text as text
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
+from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
 from rag_kernels.offline.cuda.needs import SHORT_NAMES, Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
@@ -512,12 +513,10 @@ class WgmmaKernel(Kernel):
         """Return the arguments by which the copy engine rounds to TF32, behind others that this takes; or nothing."""
         return f"{before}, CU_TENSOR_MAP_DATA_TYPE_TFLOAT32" if self.numbers == "tf32" else ""
 
-    def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
-        maps = [f"const __grid_constant__ CUtensorMap {side}_map" for side in self.maps]
-        shared = ["int parts", "float* __restrict__ partial", "int* __restrict__ arrived"]
-        every = ", ".join([*maps, *parameters, *(f"bool {flag}" for flag in widths), *shared])
-        head = f"__global__ void __launch_bounds__(384, 1) {name}({every}) {{"
-        return [self.contraction.note(), head, *indent(body), "}"]
+    def text(self, name: str, parameters: list[Parameter], body: list[str], widths: dict[str, str]) -> KernelText:
+        maps = [Parameter("const __grid_constant__ CUtensorMap", f"{side}_map") for side in self.maps]
+        every = [*maps, *parameters, *(Parameter("bool", flag) for flag in widths), *PARTS]
+        return KernelText((self.contraction.note(),), "__global__ void __launch_bounds__(384, 1) ", name, every, body)
 
     def hopper_launch(
         self, name: str, arguments: list[str], widths: dict[str, str], pointers: dict[str, str]
