@@ -15,10 +15,10 @@ from support.generated_kernels import Case, functional, worst_ratio
 SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0, products=2)
 
 
-def right_text(case: Case, folder: Path) -> str:
+def right_text(case: Case, folder: Path, parameters: CudaParameters = SMALL) -> str:
     """The text of a case's kernel, which is as exact as PyTorch."""
     fp = functional("ordinary", case)
-    plan = write(fp, SMALL)
+    plan = write(fp, parameters)
     assert plan is not None and plan.candidate.tier == "kernel"
     here = folder / plan.candidate.id
     here.mkdir()
