@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 from support.emulated_texts import SMALL, heads, right_text
-from support.generated_kernels import Case
+from support.generated_kernels import Case, functional
 
 from rag_kernels.offline import compose
-from rag_kernels.offline.compose import split_of
+from rag_kernels.offline.compose import split_of, write
 from rag_kernels.offline.cuda import region, tiled_scans
 from rag_kernels.offline.cuda.elements import wide_columns
+from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.fusion import planner
+
+IMAGES = "torch.randn(8, 16, 64, 64)"
 
 
 def test_rows_of_an_odd_length_are_read_in_vectors(tmp_path: Path) -> None:
@@ -76,6 +79,20 @@ def test_columns_that_are_read_again_are_cut_all_the_same(tmp_path: Path) -> Non
     body = "c = x - x.mean(0); return c, c.pow(3).mean(0) + y"
     text = right_text(Case(body, "torch.randn(4096, 40)", "torch.zeros(1)"), tmp_path, replace(SMALL, sharing=1024))
     assert sum(" columns of " in head for head in heads(text)) == 4  # parts and the whole, of each sum
+
+
+def test_what_is_summed_behind_a_convolution_is_summed_as_of_a_tensor() -> None:
+    """Its window had made sums columns, which are cut from a length on: batch norms, instance norms, means of a map."""
+    body = "F.instance_norm({0}) + F.batch_norm({0}, None, None, training=True), {0}.relu().mean((2, 3)), "
+    body += "{0}.sum((0, 2, 3))"
+    init = "self.c = nn.Conv2d(16, 16, 3, padding=1, groups=16)"
+    cases = [
+        Case(f"t = {made}; return {body.format('t')}, y", IMAGES, "torch.ones(1)", init=init)
+        for made in ("x", "self.c(x)")
+    ]
+    plans = [write(functional("summed", case), CudaParameters()) for case in cases]
+    plain, behind = (heads(plan.candidate.source) if plan else [] for plan in plans)
+    assert plain and len(behind) == len(plain) + 1  # the convolution itself
 
 
 def test_rows_of_many_reads_have_launch_bounds(tmp_path: Path) -> None:

@@ -526,7 +526,7 @@ def is_column(value: ir.Reduce) -> bool:
     they are sums over pairs, whose other half is each sum's own. A convolution's window moves along with what it makes.
     """
     over = set(ir.leaves(value.over))
-    taps = {a for v in ir.walk(value.arg) if isinstance(v, ir.Reduce) for a in ir.leaves(v.over)}
+    taps = {a for v in ir.walk(value.arg) if isinstance(v, ir.Reduce) for a in ir.leaves(v.over)} - over
     loads = [v for v in ir.walk(value.arg) if isinstance(v, ir.Load)]
     summed = [v for v in loads if ir.tree_atoms(v) & over]
     own = [v for v in summed if not ir.tree_atoms(v) <= over]
