@@ -24,7 +24,7 @@ from rag_kernels.ingest.description.features import FLOPS
 from rag_kernels.ingest.graphs import recurrent, spelling
 from rag_kernels.offline.lowering.coverage import RULES
 from rag_kernels.offline.lowering.pointwise import POINTWISE
-from rag_kernels.offline.lowering.rules_product import PRODUCTS
+from rag_kernels.offline.lowering.which_products import PRODUCTS
 
 ROOT = Path(__file__).parents[1]
 FILES = [f for top in ("eval", "archive", "ingest", "rag_kernels", "app") for f in sorted((ROOT / top).rglob("*.py"))]

@@ -17,7 +17,7 @@ from rag_kernels.offline import compose
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters
-from rag_kernels.offline.fusion.planner import Split
+from rag_kernels.offline.fusion.parts import Split
 
 
 @pytest.mark.parametrize("name", CASES)

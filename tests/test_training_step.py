@@ -50,7 +50,7 @@ from rag_kernels.offline.compose import first_plans, library_call, write
 from rag_kernels.offline.graph.row_statistics import with_row_statistics
 from rag_kernels.offline.graph.training_step import DEAR, EVERYTHING, NOTHING, halves
 from rag_kernels.offline.lowering.coverage import RULES
-from rag_kernels.offline.lowering.lower import Library
+from rag_kernels.offline.lowering.steps import Library
 from rag_kernels.offline.tuning import neighbours, parameters_in, starting_parameters
 
 QUICK = Limits(

@@ -34,8 +34,9 @@ from rag_kernels.offline.fusion.components import with_components_apart
 from rag_kernels.offline.fusion.layouts import laid_as_read
 from rag_kernels.offline.fusion.loops import key_of
 from rag_kernels.offline.fusion.online_reduction import one_pass
+from rag_kernels.offline.fusion.parts import Split
 from rag_kernels.offline.fusion.pieces import read_in_pieces
-from rag_kernels.offline.fusion.planner import Planner, Split
+from rag_kernels.offline.fusion.planner import Planner
 from rag_kernels.offline.fusion.quantised import with_quantised
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
 from rag_kernels.offline.fusion.regions import AttentionRegion, Region, reads_of
@@ -50,8 +51,9 @@ from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.parameters import Number, whole_of
 from rag_kernels.offline.ir.wellformed import Checker
 from rag_kernels.offline.lowering.coverage import RULES
-from rag_kernels.offline.lowering.lower import FEW_AGAIN, MANY_AGAIN, WRITTEN_OUT, Library, Lowered, Lowering
-from rag_kernels.offline.lowering.rules_product import product_rules
+from rag_kernels.offline.lowering.lower import FEW_AGAIN, MANY_AGAIN, WRITTEN_OUT, Lowering
+from rag_kernels.offline.lowering.steps import Library, Lowered
+from rag_kernels.offline.lowering.which_products import product_rules
 from rag_kernels.offline.tuning import END as PARAMETERS_END
 from rag_kernels.offline.tuning import Parameters
 

@@ -15,7 +15,7 @@ from rag_kernels.offline.codegen.statements import Printer, Scope, literal
 from rag_kernels.offline.cpp.scatter import in_common, step_of
 from rag_kernels.offline.fusion.regions import SegmentRegion
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.lowering.lower import Segmented
+from rag_kernels.offline.lowering.steps import Segmented
 
 FEW, LEAST_COLUMNS = 1 << 14, 64  # elements for which no other thread is woken; columns that are worth one
 TILE = 64  # columns whose sums stay in registers

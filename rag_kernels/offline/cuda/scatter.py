@@ -26,7 +26,7 @@ from rag_kernels.offline.fusion.regions import ScatterRegion
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import c_name
 from rag_kernels.offline.ir.reductions import Kind
-from rag_kernels.offline.lowering.lower import Scattered
+from rag_kernels.offline.lowering.steps import Scattered
 
 JOINS = {Kind.SUM: "join_sum({at}, {v});", None: "*({at}) = {v};"}
 FEW_PLACES, SHARED_BY, COPIES = 2048, 32, 8  # at most; elements of one at least; copies of all in a block at most

@@ -24,7 +24,7 @@ from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.fusion.regions import SegmentRegion
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import c_name
-from rag_kernels.offline.lowering.lower import Segmented
+from rag_kernels.offline.lowering.steps import Segmented
 
 HEAD = """// Segments: a block is threads along columns, walkers of a segment, and segments.
 namespace segments {

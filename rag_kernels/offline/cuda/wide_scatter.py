@@ -22,7 +22,7 @@ from rag_kernels.offline.fusion.loops import loops_of
 from rag_kernels.offline.fusion.regions import ScatterRegion
 from rag_kernels.offline.ir.parameters import c_name
 from rag_kernels.offline.ir.reductions import Kind
-from rag_kernels.offline.lowering.lower import Scattered
+from rag_kernels.offline.lowering.steps import Scattered
 
 
 @dataclass(slots=True)

@@ -34,8 +34,10 @@ from rag_kernels.offline.ir.patterns import operands as operands_of
 from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite
-from rag_kernels.offline.lowering.lower import Attended, Lowered, Lowering, Rule, values_of
-from rag_kernels.offline.lowering.rules_product import ATTENTION, PRODUCTS, product, transposed
+from rag_kernels.offline.lowering.lower import Lowering, Rule
+from rag_kernels.offline.lowering.rules_product import product, transposed
+from rag_kernels.offline.lowering.steps import Attended, Lowered, values_of
+from rag_kernels.offline.lowering.which_products import ATTENTION, PRODUCTS
 
 SOFTMAX = frozenset({"softmax", "_softmax"})
 BETWEEN = names(lambda o: o.view or o.cast or o.same_value or o.dropout) - {"select", "slice", "narrow"}

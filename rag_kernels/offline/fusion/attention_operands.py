@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rag_kernels.eval.records import Ref
-from rag_kernels.offline.fusion.planner import is_looked_up_often
+from rag_kernels.offline.fusion.stored_first import is_looked_up_often
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import is_float
 from rag_kernels.offline.ir.expressions import binary

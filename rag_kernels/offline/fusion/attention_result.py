@@ -13,7 +13,7 @@ from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.rewriting import rewrite
-from rag_kernels.offline.lowering.lower import Attended, Library, Lowered, Stored, values_of
+from rag_kernels.offline.lowering.steps import Attended, Library, Lowered, Stored, values_of
 
 
 def in_place(lowered: Lowered) -> Lowered:

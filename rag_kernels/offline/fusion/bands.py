@@ -15,7 +15,7 @@ from operator import eq, ge, gt, le, lt, ne
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import operands, uncast
-from rag_kernels.offline.lowering.lower import Attended
+from rag_kernels.offline.lowering.steps import Attended
 
 AS_GOOD_AS_INFINITE = -1e9  # added to a score, or in its place: exp of it is 0 beside any key that is allowed
 LT, LE, GT, GE, EQ, NE = Operator.LT, Operator.LE, Operator.GT, Operator.GE, Operator.EQ, Operator.NE

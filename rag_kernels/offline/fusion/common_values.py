@@ -15,7 +15,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.rewriting import rebuilt
-from rag_kernels.offline.lowering.lower import with_values
+from rag_kernels.offline.lowering.steps import with_values
 
 
 def shared(region: Region) -> Region:

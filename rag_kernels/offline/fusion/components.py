@@ -12,7 +12,7 @@ from dataclasses import replace
 from rag_kernels.offline.fusion.loops import key_of, reductions
 from rag_kernels.offline.fusion.products import tile_of
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.lowering.lower import Lowered, Step, Stored
+from rag_kernels.offline.lowering.steps import Lowered, Step, Stored
 
 MOST, LONG = 4, 16  # components; elements of a sum
 

@@ -19,7 +19,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.rewriting import rewrite
-from rag_kernels.offline.lowering.lower import Attended, Library, Lowered, Step, Stored, made_by, values_of, with_values
+from rag_kernels.offline.lowering.steps import Attended, Library, Lowered, Step, Stored, made_by, values_of, with_values
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from rag_kernels.offline.ir.patterns import (
 )
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite
-from rag_kernels.offline.lowering.lower import Lowered, values_of, with_values
+from rag_kernels.offline.lowering.steps import Lowered, values_of, with_values
 
 STREAMED = 4  # sums of exponentials of narrow rows, of which nothing is stored, run in one pass from so much less on
 Row = tuple[ir.Value, frozenset[ir.Atom]]  # what is reduced, and over which loops

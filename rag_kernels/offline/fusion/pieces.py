@@ -14,7 +14,7 @@ from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.patterns import NARROWED, sixteen_bits
 from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.lowering.computed import is_light
-from rag_kernels.offline.lowering.lower import Lowered, Step, Stored, with_values
+from rag_kernels.offline.lowering.steps import Lowered, Step, Stored, with_values
 
 
 def read_in_pieces(lowered: Lowered) -> Lowered:

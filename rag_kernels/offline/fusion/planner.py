@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeGuard
 
 from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.fusion.loops import Key, key_of, ordered, reductions
-from rag_kernels.offline.fusion.products import is_half, shared_factor, tile_of
+from rag_kernels.offline.fusion.parts import Split, is_column, parts_of, parts_wanted
+from rag_kernels.offline.fusion.products import shared_factor, tile_of
 from rag_kernels.offline.fusion.regions import (
     SCANNED_PART,
     AttentionRegion,
@@ -26,6 +26,19 @@ from rag_kernels.offline.fusion.regions import (
     reads_of,
     reductions_in,
 )
+from rag_kernels.offline.fusion.stored_first import (
+    USED_OFTEN,
+    innermost,
+    is_costly,
+    is_costly_of_rows,
+    is_lookup,
+    is_of_other_product,
+    is_of_pair,
+    is_of_rows,
+    is_plain,
+    is_work,
+    read_in,
+)
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.expressions import add, cast_value
@@ -34,7 +47,7 @@ from rag_kernels.offline.ir.parameters import PIECE
 from rag_kernels.offline.ir.patterns import NARROWED, before_rounding, sixteen_bits, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite
-from rag_kernels.offline.lowering.lower import (
+from rag_kernels.offline.lowering.steps import (
     Attended,
     Library,
     Lowered,
@@ -44,23 +57,6 @@ from rag_kernels.offline.lowering.lower import (
     Stored,
     with_values,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """When a reduction is split in two: rows fewer than `rows` and longer than `length`, and products of few tiles."""
-
-    rows: int
-    length: int = 1 << 15
-    whole: int = 0  # rows that take another pass, and are no longer than this, stay whole
-    columns: int = 0  # columns fewer than this, and longer than `column`, are split
-    column: int = 2048
-    tiles: int = 0  # of a product, at which the device is full; 0 leaves products whole
-    edge: int = 64  # rows and columns of such a tile
-    depth: int = 2048  # shortest depth that is split
-    pairs: bool = False  # two products of one factor may be one nest
-    scans: bool = True  # running sums; not where blocks share a row of scans alone
-    costly: int = 1 << 16  # elements of a region for which costly values used often have a kernel of their own
 
 
 @dataclass(slots=True)
@@ -305,8 +301,8 @@ class Planner:
             return None
         if value in self.halves:
             return self.halves[value]
-        wanted = self.parts_wanted(value)
-        parts = self.parts_of(ir.leaves(value.over), wanted) if wanted > 1 else ()
+        wanted = parts_wanted(self.split, value, whole=value in self.whole)
+        parts = parts_of(ir.leaves(value.over), wanted) if wanted > 1 else ()
         if not parts:
             return None
         rest = tuple(a for a in ir.leaves(value.over) if a not in parts)
@@ -335,7 +331,7 @@ class Planner:
     def scan_in_parts(self, value: ir.Scan, leaf: ir.Atom, wanted: int) -> ir.Value:
         """Return `halve_scan`'s value for a loop that is to run in about so many parts; itself if it cannot be cut."""
         arg = rewrite(value.arg, self.halve)
-        cut = self.parts_of((leaf,), wanted)
+        cut = parts_of((leaf,), wanted)
         if not cut:
             return value
         outer, inner = leaf.leaves()
@@ -345,43 +341,6 @@ class Planner:
         before = self.load_of(ir.Op(without, "float64", Operator.SUB, (through, total)))
         within = ir.Scan(value.dims, value.dtype, value.kind, arg, inner)
         return cast_value(add(within, before).value, value.dtype)
-
-    def parts_wanted(self, value: ir.Reduce) -> int:
-        """Return in how many parts a reduction should run so that it fills the device."""
-        outer, reduced = key_of(value)
-        length, tile = ir.size_of(reduced), tile_of(value)
-        if not tile:
-            column = is_column(value)
-            if value in self.whole and not column:
-                return 1
-            rows = ir.size_of(outer)
-            if rows < self.split.columns and length >= self.split.column and column:
-                most = max(2 * length // self.split.column, min(length // LEAST_PART, FULL_COLUMNS // rows))
-                return min(self.split.columns // rows, most)
-            return 1 if rows >= self.split.rows or length < self.split.length else self.split.rows // max(1, rows)
-        if is_half(value):
-            return 1  # its kernel splits the depth itself
-        batches, rows, columns = tile
-        tiles = batches * -(-rows // self.split.edge) * -(-columns // self.split.edge)
-        return 1 if 2 * tiles > self.split.tiles or length < self.split.depth else self.split.tiles // tiles
-
-    @staticmethod
-    def parts_of(atoms: tuple[ir.Atom, ...], wanted: int) -> tuple[ir.Atom, ...]:
-        """Return the outermost loops that give about `wanted` parts; one is split where that is exact."""
-        parts: list[ir.Atom] = []
-        for atom in atoms[:-1]:
-            if ir.size_of(parts) * atom.size > 64 * wanted:
-                break
-            parts.append(atom)
-            if ir.size_of(parts) >= wanted:
-                return tuple(parts)
-        atom = atoms[len(parts)]
-        need = -(-wanted // ir.size_of(parts))
-        divisors = [d for d in range(need, min(16 * need, atom.size // 2) + 1) if atom.size % d == 0]
-        if not divisors:
-            return tuple(parts)
-        atom.split(divisors[0], fixed=True)
-        return (*parts, atom.leaves()[0])
 
 
 def settled(region: Region) -> Region:
@@ -428,125 +387,7 @@ def rounding_of(value: ir.Value) -> str:
     return value.rounded if isinstance(value, ir.Reduce) and tile_of(value) else ""
 
 
-def is_of_rows(value: ir.Value) -> bool:
-    """Return whether a value is one for each row of the reductions in it: these can store it, as what they come to.
-
-    Not of products: what else reads one would compute it again, in a nest of its own.
-    """
-    found = reductions(value)
-    if isinstance(strip(value), ir.Reduce) or any(isinstance(v, ir.Scan) or tile_of(v) for v in found):
-        return False
-    keys = {key_of(v) for v in found}
-    return len(keys) == 1 and ir.tree_atoms(value) == next(iter(keys))[0]
-
-
-def is_of_other_product(value: ir.Value, main: Key | None) -> bool:
-    """Return whether a value is one for each result of a product in a nest of its own: that stores it as it is."""
-    found = reductions(value)
-    return len(found) == 1 and bool(tile_of(found[0])) and main != key_of(found[0]) and is_each(value, found[0])
-
-
-def is_each(value: ir.Value, reduction: ir.Value) -> bool:
-    """Return whether a value has an element for each of a reduction's."""
-    return ir.tree_atoms(value) == key_of(reduction)[0]
-
-
-def is_costly_of_rows(value: ir.Value, main: Key) -> bool:
-    """Return whether a value is worth storing once for each row of other loops, of which a region takes every element.
-
-    It is a root or a quotient of what the rows come to; its operators run as often as the region has elements else.
-    """
-    outer, reduced = main
-    if not ir.tree_atoms(value) < outer | reduced or value.dtype not in ITEMSIZE or not is_of_rows(value):
-        return False
-    costly = any(isinstance(v, ir.Op) and v.operator in ONCE for v in ir.walk(value))
-    return costly and all(key_of(v) != main for v in reductions(value))
-
-
-def innermost(value: ir.Value) -> frozenset[ir.Atom]:
-    """Return the loops of a value's last dimension that is more than one element."""
-    return frozenset(next((ir.leaves(group) for group in reversed(value.dims) if group), ()))
-
-
-def is_costly(value: ir.Value) -> bool:
-    """Return whether a value is that of a costly operator: a division of 64 bits takes a hundred instructions."""
-    divided = isinstance(value, ir.Op) and value.operator in {Operator.QUOTIENT, Operator.REST}
-    return isinstance(value, ir.Op) and (value.operator.traits.costly or (divided and value.dtype == "int64"))
-
-
-def is_work(value: ir.Value) -> bool:
-    """Return whether a value takes more to compute than to read: several operators of something that is loaded."""
-    every = list(ir.walk(value))
-    return sum(isinstance(v, ir.Op) for v in every) >= WORK and any(isinstance(v, ir.Load) for v in every)
-
-
-def read_in(stored: dict[ir.Value, ir.Load], outer: frozenset[ir.Atom], value: ir.Value) -> ir.Value | None:
-    """Return the load of a value that is stored and lies along not all of a nest's outer loops; None to compute it."""
-    found = stored.get(strip(value))
-    if found is None or found.dtype != value.dtype:
-        return None
-    own = {leaf for atom in ir.tree_atoms(value) for leaf in atom.leaves()}
-    return None if outer <= own else replace(found, dims=value.dims)
-
-
-def is_plain(value: ir.Value) -> bool:
-    """Return whether a value runs over one loop a dimension at most, and none that it is not computed along."""
-    groups = [ir.leaves(group) for group in value.dims]
-    leaves = {leaf for atom in ir.tree_atoms(value) for leaf in atom.leaves()}
-    return all(len(group) <= 1 for group in groups) and {a for group in groups for a in group} == leaves
-
-
-def is_lookup(value: ir.Value) -> bool:
-    """Return whether a load is at a computed place, another for each element, and its neighbours are elsewhere."""
-    if not isinstance(value, ir.Load):
-        return False
-    if not any(ir.tree_atoms(form) for form in value.index if not isinstance(form, ir.Form)):
-        return False
-    last = value.index[-1]
-    along = ir.size_of(a for a, factor in last.terms if factor == 1) if isinstance(last, ir.Form) else 1
-    return along < LONG_ROW
-
-
-def is_looked_up_often(value: ir.Value, loops: set[ir.Atom]) -> bool:
-    """Return whether a value has few elements beside these loops, of which each is looked up and used often."""
-    own, laid = ir.tree_atoms(value), {leaf for group in value.dims for leaf in ir.leaves(group)}
-    few = own == laid and own < loops and USED_OFTEN * ir.size_of(own) <= ir.size_of(loops)
-    return few and value.dtype in ITEMSIZE and any(map(is_lookup, ir.walk(value)))
-
-
-def is_of_pair(value: ir.Value) -> TypeGuard[ir.Op]:
-    """Return whether a value is one number of a running pair: a softmax's maximum or sum, an extreme or its place."""
-    return isinstance(value, ir.Op) and bool(value.operator.traits.pair) and isinstance(value.args[0], ir.Reduce)
-
-
-def is_column(value: ir.Reduce) -> bool:
-    """Return whether neighbours in memory belong to other sums: the innermost loop of what is read is not summed.
-
-    What all sums read alike, a factor for each of their elements, may lie as it does; where nothing else is summed
-    they are sums over pairs, whose other half is each sum's own. A convolution's window moves along with what it makes.
-    """
-    over = set(ir.leaves(value.over))
-    taps = {a for v in ir.walk(value.arg) if isinstance(v, ir.Reduce) for a in ir.leaves(v.over)} - over
-    loads = [v for v in ir.walk(value.arg) if isinstance(v, ir.Load)]
-    summed = [v for v in loads if ir.tree_atoms(v) & over]
-    own = [v for v in summed if not ir.tree_atoms(v) <= over]
-    if not own:
-        return any(ir.tree_atoms(v) for v in loads if v not in summed)
-    last = [next((f for f in reversed(v.index) if not isinstance(f, ir.Form) or f.terms), None) for v in own]
-    return all(isinstance(f, ir.Form) and innermost_of(f, taps) not in over for f in last)
-
-
-def innermost_of(form: ir.Form, taps: set[ir.Atom]) -> ir.Atom:
-    """Return the innermost loop of an index, one that a sum inside consumes only if there is no other."""
-    every = [leaf for atom, _ in form.terms for leaf in atom.leaves()]
-    return next((leaf for leaf in reversed(every) if leaf not in taps), every[-1])
-
-
-LEAST_PART, FULL_COLUMNS = 256, 1 << 14  # elements of a part of a column; columns by which a device is busy
-WORK = 4  # operators of a value that is rather read
 MOST_PIECES = 64  # of one buffer that a nest stores
-USED_OFTEN, LONG_ROW = 16, 8  # times that an element stored first is used; elements of a row read where it lies
-ONCE = frozenset({Operator.SQRT, Operator.DIV})  # of what other rows come to
 
 
 def products(region: Region) -> set[ir.Value]:

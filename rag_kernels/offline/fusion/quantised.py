@@ -19,7 +19,7 @@ from rag_kernels.offline.ir.expressions import Expr, absolute, apply, cast_value
 from rag_kernels.offline.ir.operators import Operator, Types
 from rag_kernels.offline.ir.patterns import NARROWED, operands, strip
 from rag_kernels.offline.ir.rewriting import rebuilt, rewrite
-from rag_kernels.offline.lowering.lower import Lowered, Step, Stored, with_values
+from rag_kernels.offline.lowering.steps import Lowered, Step, Stored, with_values
 
 EIGHT_BITS = frozenset({"int8", "uint8"})
 BETWEEN = {op for op in Operator if op.traits.types in {Types.COMPARED, Types.LOGICAL, Types.CHOSEN}} | {

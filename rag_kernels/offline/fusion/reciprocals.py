@@ -17,7 +17,7 @@ from rag_kernels.offline.ir.expressions import Expr, reciprocal
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import exponential_below, operands, strip
 from rag_kernels.offline.ir.rewriting import rebuilt
-from rag_kernels.offline.lowering.lower import Lowered, Stored
+from rag_kernels.offline.lowering.steps import Lowered, Stored
 
 SHORT = frozenset({"int32", "int16", "int8", "uint8"})
 MODEST = 1e-30  # between it and its reciprocal a number and its reciprocal are normal

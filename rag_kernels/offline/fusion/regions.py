@@ -15,13 +15,7 @@ from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.parameters import whole_of
 from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.ir.wellformed import Checker, IllFormed, told
-from rag_kernels.offline.lowering.lower import (
-    Attended,
-    Ordered,
-    Scattered,
-    Segmented,
-    values_of,
-)
+from rag_kernels.offline.lowering.steps import Attended, Ordered, Scattered, Segmented, values_of
 
 SCANNED_PART = 4096  # elements of a part of a long scan at least
 

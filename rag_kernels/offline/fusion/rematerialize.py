@@ -20,7 +20,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.rewriting import rebuilt
-from rag_kernels.offline.lowering.lower import Lowered, Step, Stored, made_by, with_values
+from rag_kernels.offline.lowering.steps import Lowered, Step, Stored, made_by, with_values
 
 MANY_LOADS = 3  # tensors of its size that a value is computed from, at which it is stored for a later step
 

@@ -1,7 +1,7 @@
 """The coverage table: ATen name -> rule.
 
 Comes in: the rules, the expressions of `pointwise.py`, and which operator is another's name (`eval.aten`). Goes out:
-one dictionary. What is not here stays a library call, but for products, which `rules_product.py` adds.
+one dictionary. What is not here stays a library call, but for products, which `which_products.py` adds.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import HALVED, operands, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite
-from rag_kernels.offline.lowering.lower import Library, Lowering, Stored
+from rag_kernels.offline.lowering.lower import Lowering
+from rag_kernels.offline.lowering.steps import Library, Stored
 
 SCALED = frozenset({Operator.MUL, Operator.DIV})  # of a product and a number
 LIBRARY = frozenset("matmul mm bmm mv linear addmm baddbmm einsum conv1d conv2d conv3d".split())

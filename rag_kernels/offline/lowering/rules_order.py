@@ -1,7 +1,7 @@
 """Rules of operators that need an order: sorts, the first few, order statistics, and places in what is sorted.
 
 Comes in: a graph node and the `Lowering` that builds values. Goes out: the node's values, or `ir.Unfusable` with the
-reason. A sort is a step of its own (`lower.Ordered`); a place in a sorted row is a chain of comparisons.
+reason. A sort is a step of its own (`steps.Ordered`); a place in a sorted row is a chain of comparisons.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rules of operators that write where an index says: scatters, sums by index, histograms.
 
 Comes in: a graph node and the `Lowering` that builds values. Goes out: the node's value, or `ir.Unfusable` with the
-reason. All are one step (`lower.Scattered`): a base, places, values, and how those join that have one place. What lies
+reason. All are one step (`steps.Scattered`): a base, places, values, and how those join that have one place. What lies
 outside of the base, for which PyTorch raises an error or ends the CUDA context, is left out. Sums by an index that is
 known to rise are segments (`rules_segment.py`).
 """

@@ -1,7 +1,7 @@
 """Rules of operators that join rows by segments: segments, bags of an embedding, sums by an index that rises.
 
 Comes in: a graph node and the `Lowering` that builds values. Goes out: the node's value, or `ir.Unfusable` with the
-reason. All are one step (`lower.Segmented`): rows, where each segment of them begins and ends, and how they join.
+reason. All are one step (`steps.Segmented`): rows, where each segment of them begins and ends, and how they join.
 """
 
 from __future__ import annotations
