@@ -331,6 +331,17 @@ def test_what_ordinary_inputs_do_not_show(
     assert expected in codes(found), found
 
 
+def test_a_late_write_is_told_as_one_whatever_check_meets_it(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    """A thread of the call before may write into any call: special values once told it as "wrong: rare spikes"."""
+    late = "#include <unistd.h>\n" + altered(after="std::thread([p = out.data] { usleep(2000); p[0] = 7; }).detach();")
+    with loaded(judge, softmax, late) as (session, subject):
+        checks = Checks(subject, place := subject.bind(session), Findings(), frozenset())
+        checks.relative = 1.0
+        with pytest.raises(Stopped) as stopped:
+            checks._note_special(place, plain(0, len(session.specs)), Wrong("", "rare spikes", 1.0, ""), "rare spikes")
+    assert codes(stopped.value.verdict) == {"rejected", "rejected:late_write"}
+
+
 def test_an_undefined_symbol_is_named(judge: LocalJudge, softmax: FunctionalProblem) -> None:
     found = verdict(judge, softmax, altered(before="void nowhere(int64_t); if (n > 0) nowhere(n);"))
     assert isinstance(found, Crashed) and "nowherel` is declared and nowhere defined" in found.reason, found
@@ -624,7 +635,8 @@ def test_numbers_packed_into_a_byte_are_right_where_rounding_decides_each(judge:
         own = module.call()[1]
         assert ((packed ^ own) & 15).any() and ((packed ^ own) >> 4).any()
         assert all(r.ok for r in answers.check([packed.view(64, 16, 8), packed], None, None, noisy=False).results)
-        for wrong in (packed ^ 16, torch.where(torch.arange(128) == 5, packed ^ 1, packed)):
+        far = torch.where(((packed ^ own) & 15) > 0, packed ^ 7, packed)  # where rounding decides, and by more than one
+        for wrong in (packed ^ 16, torch.where(torch.arange(128) == 5, packed ^ 1, packed), far):
             assert not any(r.ok for r in answers.check([wrong.view(64, 16, 8), wrong], None, None, noisy=False).results)
 
 

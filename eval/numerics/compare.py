@@ -131,7 +131,7 @@ def _wrong(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor) -> 
 def decided_by_rounding(
     got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, again: Iterable[torch.Tensor]
 ) -> bool:
-    """Return whether integers that are one apart are so only where rounding decides what is right.
+    """Return whether integers are one apart at most, and only where rounding decides what is right.
 
     `again` is what PyTorch gives in one run after another with amplified rounding. Where a number lies between two
     integers, or at a threshold, one more rounding on the way to it moves the result by one, in some of these runs too:
@@ -140,6 +140,8 @@ def decided_by_rounding(
     """
     wrong, moved = _wrong(got, reference, oracle), torch.zeros_like(got, dtype=torch.bool)
     count = int(wrong.sum())
+    if bool((wrong & ((got.long() - reference.long()).abs() > 1)).any()):
+        return False
     for other in again:
         if bool(((other.long() - reference.long()).abs() > 1).any()):
             return False

@@ -28,12 +28,24 @@ def narrowed(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return value.clamp(-most, most).to(dtype)
 
 
+def as_cast(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return numbers as a cast rounds them: past the range of e5m2 they are infinite, past that of e4m3 the largest."""
+    return value.to(dtype) if dtype == torch.float8_e5m2 else narrowed(value, dtype)
+
+
 def comparable(value: torch.Tensor) -> torch.Tensor:
     """Return floats of eight bits in float32, an infinite one of e5m2 as the number that would come next."""
     if value.dtype != torch.float8_e5m2:
         return in_float32(value)
     most = torch.finfo(value.dtype).max
     return value.float().clamp(-(2.0 ** math.ceil(math.log2(most))), 2.0 ** math.ceil(math.log2(most)))
+
+
+def in_steps(value: torch.Tensor) -> torch.Tensor:
+    """Return which number of its eight bits each is, counted from zero in their order; NaN is the one behind all."""
+    bits = value.view(torch.uint8).to(torch.int16)
+    steps = torch.where(bits < 128, bits, 128 - bits)
+    return torch.where(torch.isnan(value.float()), 127, steps)
 
 
 def chosen(mask: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rag_kernels.eval.numerics.eight_bits import EIGHT_BITS, narrowed
+from rag_kernels.eval.numerics.eight_bits import EIGHT_BITS, as_cast
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 NARROWEST = (*SIXTEEN_BITS, *EIGHT_BITS)
@@ -77,7 +77,7 @@ class ExactCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not is_cast or args[0].dtype != torch.float64 or result.dtype not in NARROW:
             return result.double() if _is_made(result, args) else result
         self.narrowed += result.dtype in NARROWEST
-        value = args[0] if result.dtype == torch.float32 else narrowed(args[0], result.dtype)
+        value = args[0] if result.dtype == torch.float32 else as_cast(args[0], result.dtype)
         return torch.empty_like(result, dtype=torch.float64).copy_(value)
 
 

@@ -159,9 +159,9 @@ class Checks:
             self.compare(kept.place, kept.outputs, kept.recipe, "timed call")
             return
         wrong = self._compare(kept.place.session, kept.outputs, kept.recipe, kept.kind, noisy=True)
-        self._note_special(wrong, kept.kind)
+        self._note_special(kept.place, kept.recipe, wrong, kept.kind)
 
-    def _note_special(self, wrong: Wrong | None, kind: str) -> None:
+    def _note_special(self, place: BoundBuffers, recipe: Recipe, wrong: Wrong | None, kind: str) -> None:
         """End the trial for a gross error on special values, and label a loss of accuracy."""
         if wrong is None:
             return
@@ -171,7 +171,7 @@ class Checks:
             self.found.notes.append(f"differs from PyTorch where {what}: {wrong.where}")
             return
         if self.relative > GROSS.get(kind, GROSS_ELSE) and kind not in SOFT:
-            raise Stopped(wrong, alive=True)
+            self._stop(place, recipe, wrong)
         self.found.label(f"fragile: {kind}")
         self.found.notes.append(f"less exact on inputs of the kind `{kind}`: {wrong.where}")
 
@@ -245,7 +245,7 @@ class Checks:
             self.subject.call(self.place)
             wrong = self._compare(session, self.subject.outputs(self.place), recipe, kind)
             if wrong is not None and (kind == ALIKE or self.relative > GROSS_ELSE):
-                raise Stopped(wrong, alive=True)
+                self._stop(self.place, recipe, wrong)
 
     def first_draw(self, layout: str) -> None:
         """Check one call on what was there when it was bound; nothing is noted."""
@@ -463,7 +463,8 @@ class Checks:
             recipe = plain(draw, len(place.session.specs))
             self.subject.prepare(place, recipe)
             self.subject.call(place)
-            self._note_special(self._compare(place.session, self.subject.outputs(place), recipe, kind), kind)
+            wrong = self._compare(place.session, self.subject.outputs(place), recipe, kind)
+            self._note_special(place, recipe, wrong, kind)
             tried.append(kind)
         if tried:
             self.found.checks.append(f"{len(tried)} kinds of special values")
@@ -483,7 +484,8 @@ class Checks:
                 recipe = plain(draw, len(session.specs))
                 subject.prepare(place, recipe)
                 subject.call(place)
-            self._note_special(self._compare(session, subject.outputs(place), recipe, kind), kind)
+            wrong = self._compare(session, subject.outputs(place), recipe, kind)
+            self._note_special(place, recipe, wrong, kind)
             self.found.checks.append(kind)
 
     def one_twice(self, place: BoundBuffers) -> None:
@@ -505,8 +507,8 @@ class Checks:
                 subject.call(at)
                 wrong = self._compare(session, subject.outputs(at), recipe, kind)
                 if wrong is not None and at is one:
-                    raise Stopped(wrong, alive=True)
-                self._note_special(wrong, kind)
+                    self._stop(at, recipe, wrong)
+                self._note_special(at, recipe, wrong, kind)
                 if wrong is not None:
                     break
             self.found.checks.append(kind)

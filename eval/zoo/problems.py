@@ -97,6 +97,11 @@ PROBLEMS = {
         setup="self.weight = nn.Parameter((1 + torch.randn(512) / 8).bfloat16())\n"
         "self.bias = nn.Parameter(torch.randn(512).bfloat16())",
     ),
+    "narrow_floats": task(
+        "(x * y).to(torch.float8_e5m2)",
+        "torch.randn(256, 512) * 200, torch.randn(256, 512) * 200",
+        arguments="x, y",
+    ),
     "variance": task("torch.var(x, dim=1)", "torch.randn(256, 512)"),
     "threshold": task(
         "torch.where(x > 0.5, x * y, y)", "torch.randn(256, 512), torch.randn(256, 512)", arguments="x, y"

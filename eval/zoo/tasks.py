@@ -273,6 +273,11 @@ for (int64_t r = 0; r < rows; ++r) {
 }""",
         ),
         Task(
+            "narrow_floats",
+            "In x, In y, rk::Tensor<rk::e5m2> out",
+            "for (int64_t i = 0; i < out.numel(); ++i) out.data[i] = x.data[i] * y.data[i];",
+        ),
+        Task(
             "variance",
             "In x, int64_t dim, Out out",
             EACH_ROW
