@@ -34,61 +34,45 @@ from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.tuning import starting_parameters
 
-# What is computed, and two pairs of inputs.
 JUDGED, ROW_S = 64, 60
 NONE = "torch.randn(1)"
-CASES = {
-    "sort short rows": ("return torch.sort(x, -1)", "torch.randn(4096, 1024)", NONE, "torch.randn(77, 1000)", NONE),
-    "sort rows": ("return torch.sort(x, -1)", "torch.randn(256, 16384)", NONE, "torch.randn(3, 20001)", NONE),
-    "sort one": ("return torch.sort(x, -1)", "torch.randn(1 << 20)", NONE, "torch.randn(300001)", NONE),
-    "sort int64": (
+
+
+def of_one(body: str, large: str, small: str) -> tuple[str, str, str, str, str]:
+    """A case of one tensor, at two sizes."""
+    return body, large, NONE, small, NONE
+
+
+CASES = {  # what is computed, and two pairs of inputs
+    "sort short rows": of_one("return torch.sort(x, -1)", "torch.randn(4096, 1024)", "torch.randn(77, 1000)"),
+    "sort rows": of_one("return torch.sort(x, -1)", "torch.randn(256, 16384)", "torch.randn(3, 20001)"),
+    "sort one": of_one("return torch.sort(x, -1)", "torch.randn(1 << 20)", "torch.randn(300001)"),
+    "sort int64": of_one(
         "return torch.sort(x, dim=-1, stable=True)",
         "torch.randint(0, 1 << 40, (1 << 20,))",
-        NONE,
         "torch.randint(-9, 9, (70001,))",
-        NONE,
     ),
-    "argsort int32 of few": (
+    "argsort int32 of few": of_one(
         "return torch.argsort(x, dim=-1, stable=True)",
         "torch.randint(0, 64, (1 << 18,), dtype=torch.int32)",
-        NONE,
         "torch.randint(0, 64, (1023,), dtype=torch.int32)",
-        NONE,
     ),
-    "top 8 of 64": ("return torch.topk(x, 8)", "torch.randn(16384, 64)", NONE, "torch.randn(101, 99)", NONE),
-    "top 50 of a vocabulary": (
-        "return torch.topk(x, 50)",
-        "torch.randn(64, 128256)",
-        NONE,
-        "torch.randint(0, 999, (3, 50257)).float()",
-        NONE,
+    "top 8 of 64": of_one("return torch.topk(x, 8)", "torch.randn(16384, 64)", "torch.randn(101, 99)"),
+    "top 50 of a vocabulary": of_one(
+        "return torch.topk(x, 50)", "torch.randn(64, 128256)", "torch.randint(0, 999, (3, 50257)).float()"
     ),
-    "top 50, bfloat16": (
-        "return torch.topk(x, 50)",
-        "torch.randn(64, 128256).bfloat16()",
-        NONE,
-        "torch.randn(3, 50257).bfloat16()",
-        NONE,
+    "top 50, bfloat16": of_one(
+        "return torch.topk(x, 50)", "torch.randn(64, 128256).bfloat16()", "torch.randn(3, 50257).bfloat16()"
     ),
-    "median": ("return torch.median(x, -1)", "torch.randn(8192, 1023)", NONE, "torch.randn(33, 100)", NONE),
-    "median of one": ("return x.median()", "torch.randn(1 << 20)", NONE, "torch.randn(100001)", NONE),
-    "quantile": ("return x.quantile(0.9, -1)", "torch.randn(8192, 1023)", NONE, "torch.randn(33, 100)", NONE),
-    "kthvalue of rows": ("return x.kthvalue(99, -1)", "torch.randn(256, 16384)", NONE, "torch.randn(3, 20001)", NONE),
-    "sort rows of 100": ("return torch.sort(x, -1)", "torch.randn(65536, 100)", NONE, "torch.randn(77, 99)", NONE),
-    "top 1000 of a vocabulary": (
-        "return torch.topk(x, 1000)",
-        "torch.randn(64, 128256)",
-        NONE,
-        "torch.randint(0, 999, (3, 50257)).float()",
-        NONE,
+    "median": of_one("return torch.median(x, -1)", "torch.randn(8192, 1023)", "torch.randn(33, 100)"),
+    "median of one": of_one("return x.median()", "torch.randn(1 << 20)", "torch.randn(100001)"),
+    "quantile": of_one("return x.quantile(0.9, -1)", "torch.randn(8192, 1023)", "torch.randn(33, 100)"),
+    "kthvalue of rows": of_one("return x.kthvalue(99, -1)", "torch.randn(256, 16384)", "torch.randn(3, 20001)"),
+    "sort rows of 100": of_one("return torch.sort(x, -1)", "torch.randn(65536, 100)", "torch.randn(77, 99)"),
+    "top 1000 of a vocabulary": of_one(
+        "return torch.topk(x, 1000)", "torch.randn(64, 128256)", "torch.randint(0, 999, (3, 50257)).float()"
     ),
-    "top 50, uniform": (
-        "return torch.topk(x, 50)",
-        "torch.rand(64, 128256)",
-        NONE,
-        "torch.rand(3, 50257)",
-        NONE,
-    ),
+    "top 50, uniform": of_one("return torch.topk(x, 50)", "torch.rand(64, 128256)", "torch.rand(3, 50257)"),
     "scatter_add": (
         "return x.new_zeros(x.shape[0], 512).scatter_add(1, y, x)",
         "torch.randn(4096, 2048)",
@@ -131,12 +115,10 @@ CASES = {
         "torch.randn(100, 128)",
         "torch.randint(0, 100, (200000,))",
     ),
-    "segment sums": (
+    "segment sums": of_one(
         "return torch.segment_reduce(x, 'sum', offsets=torch.arange(x.shape[0] // 20 + 1, device=x.device) * 20)",
         "torch.randn(200000, 128)",
-        NONE,
         "torch.randn(200000, 40)",
-        NONE,
     ),
     "sums of bags, bfloat16": (
         "return F.embedding_bag(y, x, torch.arange(0, 200000, 20, device=x.device), mode='sum')",
@@ -153,7 +135,7 @@ CASES = {
         "torch.randn(200000, 40)",
         "torch.rand(100).sort()[0]",
     ),
-    "histogram": ("return torch.histc(x, 100, -3, 3)", "torch.randn(1 << 22)", NONE, "torch.randn(99999)", NONE),
+    "histogram": of_one("return torch.histc(x, 100, -3, 3)", "torch.randn(1 << 22)", "torch.randn(99999)"),
     "searchsorted": (
         "return torch.searchsorted(y, x)",
         "torch.randn(1 << 22)",
@@ -161,10 +143,10 @@ CASES = {
         "torch.randn(4099)",
         "torch.randn(999).sort()[0]",
     ),
-    "cumsum": ("return x.cumsum(-1)", "torch.randn(4096, 4096)", NONE, "torch.randn(33, 999)", NONE),
-    "cumsum of columns": ("return x.cumsum(0)", "torch.randn(4096, 4096)", NONE, "torch.randn(33, 999)", NONE),
-    "cummax": ("return x.cummax(-1)", "torch.randn(2048, 4096)", NONE, "torch.randn(33, 999)", NONE),
-    "logcumsumexp": ("return x.logcumsumexp(-1)", "torch.randn(2048, 4096)", NONE, "torch.randn(33, 999)", NONE),
+    "cumsum": of_one("return x.cumsum(-1)", "torch.randn(4096, 4096)", "torch.randn(33, 999)"),
+    "cumsum of columns": of_one("return x.cumsum(0)", "torch.randn(4096, 4096)", "torch.randn(33, 999)"),
+    "cummax": of_one("return x.cummax(-1)", "torch.randn(2048, 4096)", "torch.randn(33, 999)"),
+    "logcumsumexp": of_one("return x.logcumsumexp(-1)", "torch.randn(2048, 4096)", "torch.randn(33, 999)"),
     "gather": (
         "return x.gather(1, y)",
         "torch.randn(4096, 4096)",
@@ -179,26 +161,14 @@ CASES = {
         "torch.randn(2, 3, 77, 99)",
         "torch.rand(2, 55, 33, 2) * 3 - 1",
     ),
-    "unfold": (
-        "return F.unfold(x, 3, padding=1)",
-        "torch.randn(8, 32, 128, 128)",
-        NONE,
-        "torch.randn(2, 3, 128, 128)",
-        NONE,
+    "unfold": of_one("return F.unfold(x, 3, padding=1)", "torch.randn(8, 32, 128, 128)", "torch.randn(2, 3, 128, 128)"),
+    "fold": of_one(
+        "return F.fold(x, (128, 128), 3, padding=1)", "torch.randn(8, 32 * 9, 16384)", "torch.randn(2, 32 * 9, 16384)"
     ),
-    "fold": (
-        "return F.fold(x, (128, 128), 3, padding=1)",
-        "torch.randn(8, 32 * 9, 16384)",
-        NONE,
-        "torch.randn(2, 32 * 9, 16384)",
-        NONE,
-    ),
-    "max_pool with indices": (
+    "max_pool with indices": of_one(
         "return F.max_pool2d(x, 3, 2, 1, return_indices=True)",
         "torch.randn(16, 64, 112, 112)",
-        NONE,
         "torch.randn(2, 3, 56, 56)",
-        NONE,
     ),
     "max_pool backward": (
         "return torch.ops.aten.max_pool2d_with_indices_backward("

@@ -205,19 +205,26 @@ class SegmentKernel(VectorizedRegion):
             "};",
         ]
 
+    def begun(self, inside: str = "") -> list[str]:
+        """Return what a thread has before it joins any row."""
+        step = self.step_of
+        return [
+            f"{inside}T mine[N];",
+            "#pragma unroll",
+            f"{inside}for (unsigned u = 0; u < N; ++u) mine[u] = {start_of(step.kind, step.value.dtype)};",
+            *([f"{inside}unsigned taken[1] = {{0}};"] if step.takes is not None else []),
+        ]
+
     def parts(self) -> list[str]:
         """Return the body that joins the stretches which lie within one segment, a block each."""
         step, takes = self.step_of, self.step_of.takes is not None
-        start, functor = start_of(step.kind, step.value.dtype), C[step.kind].functor
+        functor = C[step.kind].functor
         return [
             "const int64_t part = blockIdx.x / tiles_, from = part * part_;",
             "const unsigned walkers = blockDim.y * blockDim.z, walker = threadIdx.y + blockDim.y * threadIdx.z;",
             "const int64_t owner = segments::first_not(many_, [&](int64_t i) { return ends(i) <= from; });",
             "if (owner >= many_ || begins(owner) > from || ends(owner) < from + part_) return;",
-            "T mine[N];",
-            "#pragma unroll",
-            f"for (unsigned u = 0; u < N; ++u) mine[u] = {start};",
-            *(["unsigned taken[1] = {0};"] if takes else []),
+            *self.begun(),
             "walk(part_, walker, walkers, [&](int64_t i) { return from + i; }, mine"
             f"{', taken[0]' if takes else ''});",
             f"segments::meet<{functor}>(mine, s, walker, walkers);",
@@ -231,7 +238,7 @@ class SegmentKernel(VectorizedRegion):
     def whole(self) -> list[str]:
         """Return the body that joins segments: each team its own if it is short, then the block each long one."""
         step, takes = self.step_of, self.step_of.takes is not None
-        start, functor = start_of(step.kind, step.value.dtype), C[step.kind].functor
+        functor = C[step.kind].functor
         own = [f"const int64_t {self.nest.var(leaf)} = segment;" for leaf in ir.leaves(step.dims[0])]
         count = "int64_t(taken[0])" if takes else "last - first"
         return [
@@ -252,10 +259,7 @@ class SegmentKernel(VectorizedRegion):
             "  if (past <= whole || whole >= parts_) whole = past = 0;",
             "  if (past > parts_) past = parts_;",
             "  const int64_t head = past > whole ? whole * part_ - first : last - first, tail = past * part_ - head;",
-            "  T mine[N];",
-            "#pragma unroll",
-            f"  for (unsigned u = 0; u < N; ++u) mine[u] = {start};",
-            *(["  unsigned taken[1] = {0};"] if takes else []),
+            *self.begun("  "),
             "  if (mine_now) {",
             "    const int64_t count = past > whole ? head + last - past * part_ : head;",
             "    walk(count, walker, walkers, [&](int64_t i) { return i < head ? first + i : i + tail; }, mine"

@@ -7,11 +7,13 @@ result it ran along its components, a column of the sum for each.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from rag_kernels.offline.fusion.loops import key_of, reductions
 from rag_kernels.offline.fusion.products import tile_of
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.rewriting import rewrite_along
 from rag_kernels.offline.lowering.steps import Lowered, Step, Stored
 
 MOST, LONG = 4, 16  # components; elements of a sum
@@ -63,17 +65,9 @@ def component(value: ir.Value, leaf: ir.Atom, place: int) -> ir.Value:
 
     Raises Unfusable for a scan, and where the loop was split.
     """
-    memo: dict[ir.Value, ir.Value] = {}
     mapping = {leaf: ir.Form((), place)}
 
-    def visit(v: ir.Value) -> ir.Value:
-        if v not in memo:
-            memo[v] = changed(v)
-        return memo[v]
-
-    def changed(v: ir.Value) -> ir.Value:
-        if leaf not in ir.tree_atoms(v) and not any(leaf in ir.leaves(group) for group in v.dims):
-            return v
+    def changed(v: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
         dims = tuple(tuple(a for a in ir.leaves(group) if a is not leaf) for group in v.dims)
         match v:
             case ir.Load():
@@ -90,4 +84,4 @@ def component(value: ir.Value, leaf: ir.Atom, place: int) -> ir.Value:
                 return replace(v, dims=dims)
         raise ir.Unfusable("a running total at one place")
 
-    return visit(value)
+    return rewrite_along(value, leaf, changed)

@@ -45,3 +45,21 @@ def rebuilt(value: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
             return ir.Load(value.dims, value.dtype, value.buffer, value.stored, index, value.storage)
         case _:
             raise AssertionError(type(value))
+
+
+def rewrite_along(
+    value: ir.Value, leaf: ir.Atom, change: Callable[[ir.Value, Callable[[ir.Value], ir.Value]], ir.Value]
+) -> ir.Value:
+    """Return the tree with every value replaced that runs over a loop; others stay the same objects.
+
+    `change` returns the replacement of a value, and is given what does so for its children.
+    """
+    memo: dict[ir.Value, ir.Value] = {}
+
+    def visit(v: ir.Value) -> ir.Value:
+        if v not in memo:
+            along = leaf in ir.tree_atoms(v) or any(leaf in ir.leaves(group) for group in v.dims)
+            memo[v] = change(v, visit) if along else v
+        return memo[v]
+
+    return visit(value)

@@ -7,11 +7,13 @@ lie inside of the dimension: whoever builds them sees to that.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.expressions import Expr, quotient, rest
 from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.rewriting import rewrite_along
 from rag_kernels.offline.lowering.lower import FEW_AGAIN, Lowering
 
 
@@ -99,17 +101,9 @@ def placed(value: ir.Value, leaf: ir.Atom, place: ir.Value, dims: tuple[ir.Group
 
     Raises Unfusable when a reduction or scan depends on the loop, or when it has been split.
     """
-    known: dict[ir.Value, ir.Value] = {}
     inner = tuple(a for group in place.dims for a in ir.leaves(group))
 
-    def visit(v: ir.Value) -> ir.Value:
-        if v not in known:
-            known[v] = changed(v)
-        return known[v]
-
-    def changed(v: ir.Value) -> ir.Value:
-        if leaf not in ir.tree_atoms(v) and not any(leaf in ir.leaves(group) for group in v.dims):
-            return v
+    def changed(v: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
         own = {a for group in v.dims for a in ir.leaves(group)}
         new = tuple(a for a in inner if a not in own)
         around = tuple(
@@ -152,7 +146,7 @@ def placed(value: ir.Value, leaf: ir.Atom, place: ir.Value, dims: tuple[ir.Group
         assert total is not None
         return total
 
-    out = changed(value)
+    out = rewrite_along(value, leaf, changed)
     if out is value:
         raise ir.Unfusable("a dimension that nothing reads")
     out.dims = dims
