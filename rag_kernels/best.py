@@ -218,7 +218,10 @@ def _problem(
         return problem_of_module(module, call.args, name)
     made = problem_of_calls(module, [call, *(one for one, _ in others)], name)
     if made.notes:
-        raise ProblemError(f"{name} cannot serve all workloads by one kernel: {'; '.join(made.notes)}.")
+        raise ProblemError(
+            f"{name} cannot serve all workloads by one kernel: {'; '.join(made.notes)}. "
+            "Workloads differ in sizes alone: optimize the module for each other kind of call by itself."
+        )
     return problem_from_source(name, made.source)
 
 

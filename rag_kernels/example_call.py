@@ -81,6 +81,7 @@ def _leaves(module: str, arguments: Mapping[str, Any]) -> Leaves:
             else:
                 raise OptionError(
                     f"{module} is given {name}, a {type(leaf).__name__}: a kernel takes tensors, and numbers, strings, "
-                    "truth values and None that stay as they are, in lists, tuples and dicts."
+                    "truth values and None that stay as they are, in lists, tuples and dicts. Give them so, or let "
+                    "torch know the class (torch.export.register_dataclass, torch.utils._pytree.register_pytree_node)."
                 )
     return Leaves(tuple(tensors), tuple(others))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from torch.nn import functional
 import rag_kernels
 from rag_kernels import wiring
 from rag_kernels.best import Best
+from rag_kernels.eval.records import ProblemError
 from rag_kernels.example_call import Leaves, example_call
+from rag_kernels.export.serving.inputs import arranged_in
 from rag_kernels.options import OptionError
 
 WIDTH = 32
@@ -46,6 +49,14 @@ class Rotated(torch.nn.Module):
         if more:
             y = y * more["gain"] + more["bias"]
         return {"hidden": y, "cache": None, "sums": [y.sum(-1)]}
+
+
+@dataclass
+class Turned:
+    """Arguments that torch does not know from the beginning."""
+
+    cosine: torch.Tensor
+    scale: float
 
 
 class Net(torch.nn.Module):
@@ -138,3 +149,16 @@ def test_what_is_no_call_is_told() -> None:
         example_call(Rotated(), {"mask": None})
     with pytest.raises(OptionError, match="is given places, a Net: a kernel takes tensors"):
         example_call(Rotated(), [x], {"places": Net()})
+    for other in (type("Kept", (dict,), {})(a=x), Turned(x, 1.0)):
+        with pytest.raises(OptionError, match=r"is given places, a \w+: a kernel takes .* or let torch know the class"):
+            example_call(Rotated(), [x], {"places": other})
+    torch.export.register_dataclass(Turned)
+    _, leaves = example_call(Rotated(), [x], {"places": Turned(x, 1.0)})
+    assert leaves.tensors == (0, 2) and leaves.others[:2] == ((1, "mask", None), (3, "places", 1.0))
+    given = [
+        arranged_in(Rotated.forward, Rotated(), [x], {"places": one}) for one in (Turned(x, 2.0), (x, 1.0), [x, 1])
+    ]
+    assert len({repr(one["places"]) for one in given}) == 3
+    for unlike in ([x, None, None, True], [x, None, None, 0], [x, x > 0]):
+        with pytest.raises(ProblemError, match="Workloads differ in sizes alone: optimize the module for each other"):
+            rag_kernels.optimize(Rotated(), [x], workloads=[unlike], device="cpu", archive=":memory:")
