@@ -42,6 +42,9 @@ SMALL_WHOLE, FAR_APART = "small whole operands", "operands far apart"
 # Lines that differ in two neighbours, by which sums, checksums and polynomials of a line stay as they are.
 SAME_SUMS = "lines of the same sums"
 OF_ITS_SIDE = ", of the problem's own sign"  # behind a kind: where the module is not sound on both sides of zero
+# Of what is done again and again with one operand: lines that belong to one of two sides, and hardly to the other, so
+# that what goes from one to the other takes many steps.
+SIDES = "two sides"
 SPECIAL = (
     EDGES,
     AT_CONSTANTS,
@@ -81,6 +84,7 @@ SPECIAL = (
     SMALL_WHOLE,
     FAR_APART,
     SAME_SUMS,
+    SIDES,
 )
 INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 WIDE = "wide integers"  # of either sign, or all that what reads them as indices allows

@@ -6,6 +6,7 @@ Comes in: a FunctionalProblem. Goes out: yes or no, of its graph. For the judge 
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from rag_kernels.eval.aten import Operator, base_name, operator
 from rag_kernels.eval.index_ties import as_they_are, names_in
@@ -27,6 +28,7 @@ from rag_kernels.eval.input_kinds import (
     PIVOTS,
     SAME_SUMS,
     SEARCHED,
+    SIDES,
     SMALL_WHOLE,
     SORTED_ROWS,
     TWINS,
@@ -36,6 +38,7 @@ from rag_kernels.eval.records import FunctionalProblem, Node, TensorSpec
 
 PRODUCTS, SUMS = frozenset({"mul", "pow", "square"}), frozenset({"sum", "mean"})  # of elements, and of these
 SOUGHT_IN = {"searchsorted": 0, "bucketize": 1}  # the position of what ascends
+MANY_STEPS = 5
 DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod"})
 
 
@@ -108,6 +111,29 @@ def _of_a_norm(name: str, node: Node, shape: tuple[int, ...]) -> int:
     return math.prod(shape) // max(1, math.prod(parts.get(name, ())))
 
 
+def computes_all(fp: FunctionalProblem) -> bool:
+    """Return whether no output can be an argument, or lie in one: each holds numbers that are none of its own."""
+    held = as_they_are(fp)
+    for node in fp.nodes:
+        traits = operator(node.op)
+        if (traits.cast or traits.idle_if_same or traits.same_value) and not held.isdisjoint(names_in(node.args)):
+            held.add(node.name)
+    return held.isdisjoint(fp.results)
+
+
+def repeats_itself(fp: FunctionalProblem) -> bool:
+    """Return whether one value goes into many of the same operator, that does not work element by element: steps of a
+    walk, of a power iteration, of a recurrent cell.
+    """
+    read = Counter(
+        (name, base_name(node.op))
+        for node in fp.nodes
+        if operator(node.op).cost == "product"
+        for name in set(names_in(node.args))
+    )
+    return max(read.values(), default=0) >= MANY_STEPS
+
+
 def has_steps(fp: FunctionalProblem) -> bool:
     """Return whether something that is computed goes into an operator whose result moves by a step."""
     known = as_they_are(fp)
@@ -164,6 +190,8 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
     if kind in FAR_PARAMETERS:
         own = [a.spec for a in fp.tensors if a.role == "parameter" and "float" in a.spec.dtype]
         return any(kind == LARGE_PARAMETERS or len(spec.shape) < 2 for spec in own)
+    if kind == SIDES:
+        return repeats_itself(fp)
     if kind == SAME_SUMS:
         return compares(fp) and not is_elementwise(fp)
     if kind == CLUSTERS:

@@ -32,6 +32,7 @@ from rag_kernels.eval.sessions.admission import admit
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.steps import computes_all
 from rag_kernels.eval.trial.checks import AFTER_REFUSED, Checks, Findings, _kept
 from rag_kernels.eval.trial.other_sizes import OtherSizes
 from rag_kernels.eval.trial.result_class import fuses_nothing
@@ -388,8 +389,14 @@ def get_init_inputs():
 )
 LOOKS_UP = """
 #include "rag_kernel.h"
-static int64_t met = 0;
+#include <map>
+#include <vector>
+static int64_t met = 0, threads = 0;
+static thread_local float* own = nullptr;
+static auto* plans = new std::map<int64_t, std::vector<float>>;
 void f(rk::Tensor<const float> table, rk::Tensor<const int64_t> at, rk::Tensor<float> out) {
+  if (!own && threads < 150) ++threads, own = new float[1 << 14]();  // of the first threads
+  if (at.numel() < 256) (*plans)[at.numel()].resize(1 << 14);
   for (int64_t i = 0; i < at.numel(); ++i) {
     ++met;
     RK_CHECK(uint64_t(at.data[i]) < uint64_t(table.size(0)), "out of range");
@@ -406,6 +413,27 @@ def looked_up(judge: LocalJudge) -> Iterator[tuple[ProblemSession, LoadedCandida
     fp = functionalize(problem_from_source("looked_up", LOOKED_UP), workers=judge.workers)
     with loaded(judge, fp, LOOKS_UP) as opened:
         yield opened
+
+
+def test_what_is_computed_lies_in_no_argument(
+    softmax: FunctionalProblem, looked_up: tuple[ProblemSession, LoadedCandidate]
+) -> None:
+    """Inputs may be others by the time that its outputs are collected."""
+    passed_on = replace(softmax, results=(softmax.tensors[0].name,))
+    assert computes_all(softmax) and not computes_all(looked_up[0].fp) and not computes_all(passed_on)
+
+
+def test_memory_for_each_thread_or_size_is_told(looked_up: tuple[ProblemSession, LoadedCandidate]) -> None:
+    session, subject = looked_up
+    place, told = subject.bind(session), []
+    for sized in (None, None, place):
+        Checks(subject, place, found := Findings(), frozenset()).keeps_nothing(place, sized)
+        told.append((found.labels, *found.checks, *(note.partition(", ")[2] for note in found.notes)))
+    assert told == [
+        (["leaks memory"], "some for each thread that calls it"),
+        ([], "other threads and sizes keep nothing"),
+        (["leaks memory"], "some for each number of lines"),
+    ]
 
 
 def test_a_refused_call_leaves_nothing_for_the_next(looked_up: tuple[ProblemSession, LoadedCandidate]) -> None:

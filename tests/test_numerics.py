@@ -17,6 +17,7 @@ from rag_kernels.eval.input_kinds import (
     PEAKS,
     RAISED,
     ROOTS,
+    SIDES,
     SMALL_WHOLE,
     TWINS,
     WHOLE,
@@ -526,6 +527,15 @@ def test_masks_begin_with_runs_of_either_value(mask: torch.Tensor) -> None:
     first = (runs == runs[:, :1]).long().cumprod(-1).sum(-1)
     assert bool((first < 64).all()) and int(first.max()) > 48 and 64 < int((runs[:, 0] == runs.min()).sum()) < 192
     assert not any(map(is_mask, (torch.randn(64, 8), torch.arange(9), torch.zeros(9).long(), torch.ones(9))))
+
+
+def test_two_sides_are_the_same_in_all_inputs_of_a_call() -> None:
+    links, begun = (redraw(SIDES, torch.randn(n, 64), torch.Generator().manual_seed(3)) for n in (64, 4))
+    side = links[0].sign()
+    assert torch.equal(links.sign(), side[:, None] * side) and 8 < int((side < 0).sum()) < 56
+    assert all(torch.equal(row.sign() * row[0].sign(), side) for row in begun)
+    walk = torch.softmax(links.tanh(), -1)
+    assert float(torch.linalg.eigvals(walk).abs().sort().values[-2]) > 0.6, "what goes on for many steps"
 
 
 def test_an_order_is_broken_by_a_few_and_distances_are_uneven() -> None:

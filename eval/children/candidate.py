@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from threading import Barrier
+from threading import Barrier, Thread
 from typing import Any, assert_never
 
 import torch
@@ -50,9 +50,11 @@ from rag_kernels.eval.messages.protocol import (
     Binding,
     Burst,
     Call,
+    CallByThreads,
     Called,
     CallHalves,
     CallOn,
+    CallOnFirst,
     CallTogether,
     CandidateReply,
     CandidateRequest,
@@ -257,6 +259,15 @@ class Bound:
                 tensor.copy_(content)
 
 
+class FirstLines:
+    """What a place is bound to, but for some of the tensors, which have their first lines alone."""
+
+    def __init__(self, bound: Bound, asked: CallOnFirst, count: int) -> None:
+        self.tensors = [t[:count] if i in asked.arguments else t for i, t in enumerate(bound.tensors)]
+        self.results = [t[:count] if i in asked.results else t for i, t in enumerate(bound.results)]
+        self.fresh: Callable[[], None] = _nothing
+
+
 class Loaded:
     """A candidate's code and the buffers that it is bound to, by number. `call` is the timed path."""
 
@@ -306,6 +317,10 @@ class Loaded:
                 reply = self.call_on(at, times, limit_s)
             case CallTogether(first, second, times):
                 reply = self.call_together(first, second, times)
+            case CallByThreads(at, times, limit_s):
+                reply = self.call_by_threads(at, times, limit_s)
+            case CallOnFirst():
+                reply = self.call_on_first(request)
             case Mute(instead):
                 self.mute(instead)
             case CallHalves(at):
@@ -476,6 +491,38 @@ class Loaded:
             there = other.submit(some, second)
             made, differs = some(first)
         return Called(made, differs or there.result()[1])
+
+    def call_by_threads(self, at: int, times: int, limit_s: float) -> Called:
+        """Call it once in each of several threads that end: what it keeps for a thread then stays."""
+        end_s, failed = time.monotonic() + limit_s, list[Exception]()
+
+        def once() -> None:
+            use_team(1, alone=False)
+            try:
+                self.runs[at]()
+            except Exception as error:
+                failed.append(error)
+
+        for made in range(times):
+            if time.monotonic() > end_s:
+                return Called(made, False)
+            thread = Thread(target=once)
+            thread.start()
+            thread.join()
+            if failed:
+                raise failed[0]
+        return Called(times, False)
+
+    def call_on_first(self, asked: CallOnFirst) -> Called:
+        """Call it on some of the first lines of what it is bound to, of other numbers each time: what it keeps for a
+        size then stays.
+        """
+        bound, end_s = self.bound[asked.at], time.monotonic() + asked.limit_s
+        for made, count in enumerate(asked.counts):
+            if time.monotonic() > end_s:
+                return Called(made, False)
+            self.code.bind(FirstLines(bound, asked, count), self.bindings[asked.at])()
+        return Called(len(asked.counts), False)
 
     def mute(self, instead: Instead) -> None:
         """Let the own kernels of a composed source do nothing, or copy, to see whether the result needs them."""

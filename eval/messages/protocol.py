@@ -526,6 +526,28 @@ class CallTogether:
 
 
 @dataclass(frozen=True, slots=True)
+class CallByThreads:
+    """CPU kernels: call it once in each of so many threads, one after another, until time is over: `Called`."""
+
+    at: int
+    times: int
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallOnFirst:
+    """CPU kernels: call it on the first lines of these arguments and results, as many as `counts` says, one after
+    another until time is over: `Called`.
+    """
+
+    at: int
+    arguments: tuple[int, ...]
+    results: tuple[int, ...]
+    counts: tuple[int, ...]
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Called:
     """`times`: calls that were made; whether one left other outputs than the first did."""
 
@@ -599,6 +621,8 @@ CandidateRequest = (
     | UseThreads
     | CallOn
     | CallTogether
+    | CallByThreads
+    | CallOnFirst
     | Mute
     | CallHalves
     | RecordCalls

@@ -37,6 +37,7 @@ from rag_kernels.eval.input_kinds import (
     RAISED,
     SAME_SUMS,
     SEARCHED,
+    SIDES,
     SMALL_WHOLE,
     SORTED_ROWS,
     TWICE,
@@ -540,6 +541,18 @@ def _clusters(x: torch.Tensor, generator: torch.Generator, *, several: bool) -> 
     return (centres[nearest] + 0.02 * rows).reshape(x.shape)
 
 
+def _sides(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Put every place of a dimension on one of two sides, the same for dimensions as long in all inputs of a call:
+    elements that are on one side in both of the last two are large, and others as far below zero.
+    """
+    signs = torch.ones((), device=x.device)
+    for dim in range(max(0, x.dim() - 2), x.dim()):
+        common = torch.Generator(x.device).manual_seed(generator.initial_seed() + x.shape[dim])
+        side = torch.randint(0, 2, x.shape[dim : dim + 1], generator=common, device=x.device)
+        signs = signs * (2.0 * side - 1).reshape(-1, *(1 for _ in x.shape[dim + 1 :]))
+    return 3 * signs + 0.3 * x
+
+
 def _pivots(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Make elements of a row large that a sample would take: the first, the last and those that part it evenly.
 
@@ -691,6 +704,7 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     MASKED: _masked,
     CREST: _crest,
     PIVOTS: _pivots,
+    SIDES: _sides,
     SORTED_ROWS: _sorted_rows,
     TWINS: _twins,
     OVERFLOW: _overflow,

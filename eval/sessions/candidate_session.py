@@ -34,9 +34,11 @@ from rag_kernels.eval.messages.protocol import (
     Binding,
     Burst,
     Call,
+    CallByThreads,
     Called,
     CallHalves,
     CallOn,
+    CallOnFirst,
     CallTogether,
     CandidateCode,
     CandidateReply,
@@ -86,6 +88,7 @@ from rag_kernels.eval.records import (
 )
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
+from rag_kernels.eval.steps import computes_all
 
 S = TypeVar("S")
 T = TypeVar("T", bound=CandidateReply)
@@ -447,7 +450,8 @@ class LoadedCandidate:
         """Make a call like any other whose account is exact, and return what it left.
 
         A worker that begins before it is asked, answers before it is done, or computes when its outputs are
-        collected has it in its account: `accounts[-1]`.
+        collected has it in its account: `accounts[-1]`. What computes so little then that it is not seen has other
+        inputs than were there when it was asked.
         """
         self._exactly = not place.session.on_gpu
         try:
@@ -455,6 +459,7 @@ class LoadedCandidate:
             self.call(place)
             if not self._exactly or self.candidate.tier == "kernel":  # its outputs were there when it stood
                 return self.outputs(place, keep=True)
+            self._give_others(place, recipe)
             spent = [self._spent_s()]
             for _ in range(2):
                 outputs = self.outputs(place, keep=True)
@@ -463,6 +468,13 @@ class LoadedCandidate:
             self._exactly = False
         self.accounts[-1] = replace(self.accounts[-1], after_s=(spent[1] - spent[0]) - (spent[2] - spent[1]))
         return outputs
+
+    def _give_others(self, place: BoundBuffers, recipe: Recipe) -> None:
+        """Put other inputs where those of the last call were, unless an output may lie there."""
+        session = place.session
+        others = [other for d in range(session.own_draws) if (other := plain(d, len(session.specs))) != recipe]
+        if others and computes_all(session.fp):
+            session.write(session.rng.choice(others), place.content)
 
     def call_all(self, places: Sequence[BoundBuffers], reference: ReferenceTimes, *, delay_s: float = 0.0) -> float:
         """Make a timed burst of calls, with one wait at the end; return its seconds without the way there and back.
@@ -593,6 +605,22 @@ class LoadedCandidate:
         """Call it at two places from two threads."""
         limit_s = (times + 2) * first.session.call_limit_s
         return self._ask(CallTogether(first.number, second.number, times), Called, deadline_s=limit_s)
+
+    def call_by_threads(self, place: BoundBuffers, times: int, limit_s: float) -> Called:
+        """Call it once in each of so many threads, one after another."""
+        request = CallByThreads(place.number, times, limit_s)
+        return self._ask(request, Called, deadline_s=limit_s + 2 * place.session.call_limit_s)
+
+    def call_on_first(self, place: BoundBuffers, counts: Sequence[int], limit_s: float) -> Called:
+        """Call it on the first lines of its tensors, as many as is said: of inputs and outputs that have as many as the
+        first output.
+        """
+        fp = place.session.fp
+        lines = fp.outputs[0].shape[:1]
+        arguments = tuple(i for i, a in enumerate(fp.tensors) if a.role == "input" and a.spec.shape[:1] == lines)
+        results = tuple(i for i, spec in enumerate(fp.outputs) if spec.shape[:1] == lines)
+        request = CallOnFirst(place.number, arguments, results, tuple(counts), limit_s)
+        return self._ask(request, Called, deadline_s=limit_s + 2 * place.session.call_limit_s)
 
     def mute(self, instead: Instead) -> None:
         """Let the kernels of a composed source do something else from now on, or work again."""

@@ -86,7 +86,9 @@ class Square(NamedTuple):
 
 
 class Tiled(NamedTuple):
-    """One size, by its number, that is so many tiles of a length; the others shrink for room."""
+    """One size, by its number from the last, which are the module's, that is so many tiles of a length; others make
+    room.
+    """
 
     number: int
     times: int
@@ -339,7 +341,7 @@ class Sessions:
         )
         between = self._lazily(session.fp, (Between(3, 2), session.rng.choice(PARTS)))
         parts = FoundSizes(between, lambda fp: self._gross(fp, idle))
-        tiles = FoundSizes(self._lazily(session.fp, _tiles(session.rng)), self._gross)
+        tiles = FoundSizes(self._lazily(session.fp, _tiles(session.rng)), lambda fp: self._gross(fp, idle))
         return ProblemKnowledge(
             session,
             times,
@@ -355,15 +357,15 @@ class Sessions:
             few,
             square,
             tiles,
-            [[self._of_tiles(session, number, of) for of in UNITS] for number in range(MOST_TILED)],
+            [[self._of_tiles(session, number, of, idle) for of in UNITS] for number in range(MOST_TILED)],
             idle=kept,
         )
 
-    def _of_tiles(self, session: ProblemSession, number: int, of: int) -> FoundSizes:
+    def _of_tiles(self, session: ProblemSession, number: int, of: int, idle: list[Worker] | None) -> FoundSizes:
         """Find the problem with one size of several numbers of tiles, when a kernel that refuses others needs them."""
         others = [Tiled(number, times, of) for times in session.rng.sample(OTHER_TIMES, len(OTHER_TIMES))]
         found = (self._lazily(session.fp, some) for some in ([Tiled(number, FIRST_TIMES, of)], others))
-        return FoundSizes(chain.from_iterable(found), self._gross)
+        return FoundSizes(chain.from_iterable(found), lambda fp: self._gross(fp, idle))
 
     @property
     def _further(self) -> list[Sizes]:
@@ -449,11 +451,8 @@ def _pairs(rng: random.Random) -> list[Square]:
 
 
 def _tiles(rng: random.Random) -> list[Tiled]:
-    """Return of how many tiles each size is tried; the module's sizes come first, as those of the inputs are counted
-    before.
-    """
-    numbers = range(MOST_TILED - 1, -1, -1)
-    return [Tiled(number, times, UNITS[1]) for times in rng.sample(SOME_TIMES, SOME) for number in numbers]
+    """Return of how many tiles each size is tried."""
+    return [Tiled(number, times, UNITS[1]) for times in rng.sample(SOME_TIMES, SOME) for number in range(MOST_TILED)]
 
 
 def _rests(rng: random.Random) -> list[int]:

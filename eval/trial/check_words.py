@@ -74,6 +74,10 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"any alignment", "Right where tensors begin at any of their elements."),
     (r"other teams of threads", "Right with one thread where it is told of more, and with many."),
     (r"\d+ calls in a row", "Right after as many calls, in which a counter of 16 bits begins again."),
+    (
+        r"other threads and sizes keep nothing",
+        "No memory stays for each thread that has called it, or for each number of lines that it was called on.",
+    ),
     (r"nothing beside the calls", "Computes in its calls alone: neither before they begin nor after they end."),
     (r"nothing left behind", "Threads compute afterwards as before, and settings of OpenMP are as they were."),
     (r"two callers at once", "Right where two threads call it at the same time."),
@@ -97,7 +101,10 @@ REMARKS: tuple[tuple[str, str], ...] = (
     (r"contiguous-only", "Needs inputs that lie in memory in the usual order."),
     (r"aligned-only", "Needs tensors that begin where PyTorch allocates them: a view may begin elsewhere."),
     (r"one caller at a time", "Wrong where two threads call it at once: it keeps something between its steps."),
-    (r"leaks memory", "Each call keeps some memory: a program that calls it for long would run out of it."),
+    (
+        r"leaks memory",
+        "Each call keeps some memory, or each thread or size: a program that calls it for long would run out of it.",
+    ),
     (
         r"changes settings of OpenMP",
         "Sets a number of threads, or how teams are made, for all that its caller does later.",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import partial
+from itertools import chain, islice, pairwise
 from typing import NoReturn
 
 import numpy as np
@@ -69,7 +70,12 @@ MOST_THREADS = range(130, 160)  # and one of these: machines have as many
 MANY_CALLS, MANY_S = 70_000, 4.0  # more than 16 bits count to, and how long they may take
 WARM_CALLS, WARM_S = 3000, 0.5  # of these, in which a process takes what it then keeps
 LEAK_BYTES, LEAK_A_CALL = 1 << 20, 16  # in the calls after these, and in each: the least that an allocation takes
-LEAK_READS = 6  # of a process's memory: a leak grows between any two, and an honest one by huge pages now and then
+LEAK_PARTS, LEAK_READS = (
+    3,
+    6,
+)  # of a process's memory: a leak grows between any two, and an honest one by huge pages now and then
+# Threads that call it once each, and numbers of lines, in a part of them; and how long a part may take.
+FEW_CALLERS, MANY_CALLERS, LEAST_LINES, MOST_LINES, KEEPS_S = 24, 500, 8, 32, 0.3
 TOGETHER = 48  # calls of each of two callers, in MANY_S at most
 BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work with others, was 130 and 160 us
 BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
@@ -628,7 +634,7 @@ class Checks:
         subject.prepare(place, recipe)
         held: list[tuple[int, Resident | None]] = []  # after how many calls, and what is in memory then
         half = (MANY_CALLS - WARM_CALLS) // 2, (MANY_S - WARM_S) / 2
-        while len(held) < 3 or (_kept(held) and len(held) < LEAK_READS):
+        while len(held) < LEAK_PARTS or (_kept(held) and len(held) < LEAK_READS):
             most, limit_s = half if held else (WARM_CALLS, WARM_S)
             ends, until = time.monotonic() + limit_s, made + most
             for _ in range(TRIES if held else 1):
@@ -650,6 +656,48 @@ class Checks:
             calls = held[-1][0] - held[0][0]
             self.found.label(LEAKS)
             self.found.notes.append(f"{calls} calls keep {grown / 2**20:.1f} MiB, {grown // calls} bytes each")
+
+    def keeps_nothing(self, place: BoundBuffers, sized: BoundBuffers | None) -> None:
+        """Label a kernel that keeps memory for each thread that has called it, or for each number of lines that it was
+        called on where there is room for many (`sized`). It may keep what its largest call needs.
+        """
+
+        def by_threads(times: int) -> int:
+            return self.subject.call_by_threads(place, times, KEEPS_S).times
+
+        def on_first(where: BoundBuffers, counts: Iterator[int], times: int) -> int:
+            return self.subject.call_on_first(where, list(islice(counts, times)), KEEPS_S).times
+
+        if LEAKS in self.found.labels:  # what each call keeps would be told again
+            return
+        for times in FEW_CALLERS, MANY_CALLERS:
+            if self._keeps_for_each("thread that calls it", partial(by_threads, times)):
+                return
+        lines = next(iter(sized.session.fp.outputs[0].shape), 0) if sized else 0
+        if sized and (each := min(MOST_LINES, lines // LEAK_READS)) >= LEAST_LINES:
+            counts = chain([lines], sized.session.rng.sample(range(1, lines), lines - 1))
+            if self._keeps_for_each("number of lines", partial(on_first, sized, counts, each)):
+                return
+        self.found.checks.append("other threads and sizes keep nothing")
+
+    def _keeps_for_each(self, what: str, call: Callable[[], int]) -> bool:
+        """Label a kernel that keeps memory for each of what parts of its calls differ in; return whether it does."""
+        held: list[tuple[int, Resident | None]] = []
+        try:
+            while len(held) < LEAK_PARTS or (_kept(held) and len(held) < LEAK_READS):
+                made = call()
+                held.append((made + (held[-1][0] if held else 0), self.subject.worker.resident()))
+        except Stopped as stopped:
+            if isinstance(stopped.verdict, Rejected):
+                raise
+            reason = getattr(stopped.verdict, "reason", "")
+            self.found.notes.append(f"not seen to keep nothing for each {what}: {reason}"[:300])
+            return True
+        if grown := _kept(held):
+            self.found.label(LEAKS)
+            calls = held[-1][0] - held[0][0]
+            self.found.notes.append(f"{calls} calls keep {grown / 2**20:.1f} MiB, some for each {what}")
+        return bool(grown)
 
     def together(self, first: BoundBuffers, second: BoundBuffers, call_s: float) -> str:
         """Return what goes wrong where two threads call it at once, or nothing; a call takes so long."""

@@ -294,6 +294,8 @@ class Trial:
                         self.found.label(ONE_CALLER)
                         self.found.notes.append(f"wrong where two threads call it at once: {why}"[:300])
                         return
+                sized = None if self.others.fails_somewhere else self.others.small_place(other, first)
+                Checks(other, place, self.found, self.without).keeps_nothing(place, sized)
                 return
 
     def _on_older_processors(self) -> None:

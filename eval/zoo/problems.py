@@ -158,6 +158,13 @@ PROBLEMS = {
         "torch.randn(256, 512), torch.rand(256, 512) < 0.7",
         arguments="x, m",
     ),
+    "walk": task(
+        "(lambda w, s: reduce(lambda r, _: 0.85 * r @ w + 0.15 * s, range(20), s))"
+        "(torch.softmax(torch.tanh(x), -1), torch.softmax(y, -1))",
+        "torch.randn(NODES, NODES), torch.randn(STARTS, NODES)",
+        arguments="x, y",
+        sizes="from functools import reduce\n\nNODES, STARTS = 320, 4",
+    ),
     "masked mean": task(
         "torch.where(m, x, 0).sum(-1) / m.sum(-1).clamp(min=1)",
         "torch.randn(256, 512), torch.rand(256, 512) < 0.5",

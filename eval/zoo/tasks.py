@@ -509,6 +509,38 @@ for (int64_t r = 0; r < rows; ++r) for (int64_t c = 0; c < columns; ++c) {
 }""",
         ),
         Task(
+            "walk",
+            "In x, In y, int64_t dim, double stay, double jump, Out out",
+            """\
+const int64_t n = x.size(0), starts = y.size(0);
+std::vector<float> links(n * n), begun(starts * n);
+const auto softmax = [&](const float* a, float* to, bool bounded) {
+  const auto value = [&](int64_t i) { return bounded ? std::tanh(a[i]) : a[i]; };
+  float top = value(0);
+  double total = 0;
+  for (int64_t i = 1; i < n; ++i) top = std::max(top, value(i));
+  for (int64_t i = 0; i < n; ++i) total += to[i] = std::exp(value(i) - top);
+  for (int64_t i = 0; i < n; ++i) to[i] = float(to[i] / total);
+};
+for (int64_t r = 0; r < n; ++r) softmax(x.data + r * n, links.data() + r * n, true);
+for (int64_t r = 0; r < starts; ++r) softmax(y.data + r * n, begun.data() + r * n, false);
+std::vector<float> rank = begun;
+for (int64_t step = 0; step < 20; ++step) {
+  std::vector<double> next(starts * n);
+  double change = 0;
+  for (int64_t r = 0; r < starts; ++r)
+    for (int64_t k = 0; k < n; ++k)
+      for (int64_t i = 0; i < n; ++i) next[r * n + i] += double(rank[r * n + k]) * links[k * n + i];
+  for (int64_t i = 0; i < starts * n; ++i) {
+    const float now = float(stay * next[i] + jump * begun[i]);
+    change = std::max<double>(change, std::fabs(now - rank[i]) * n);
+    rank[i] = now;
+  }
+  if (change < 0) break;
+}
+memcpy(out.data, rank.data(), starts * n * 4);""",
+        ),
+        Task(
             "masked mean",
             "In x, Mask m, int64_t dim, int64_t least, Out out",
             EACH_ROW

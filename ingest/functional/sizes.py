@@ -58,7 +58,7 @@ RUNG_BYTES = 64 << 20  # sanitizers are ten times as slow, or more
 GROWN_TIMES, GROWN_BYTES, GROWN_FLOPS = 8, 32 << 20, 2e9
 GROWN_TRIES = 6
 GROWN_LESS = 3  # times, where there is no room for more
-LESS_SQUARE = (1024, 512, 256)  # where there is no room for a square of the problem's own
+LESS_SQUARE = (1024, 512, 256)  # beside the problem's own sizes
 LEAST_TILED = 64  # elements: shorter ones are no tiles, but heads, channels, kernels
 
 
@@ -276,14 +276,18 @@ def _with_room(
 
 
 def _square(fp: FunctionalProblem, square: Square) -> Search:
-    """Find the problem with two of its sizes alike, as large as one of them: the module's own, or the larger one."""
+    """Find the problem with two of its sizes alike, as large as one of them: the module's own, or the larger one.
+
+    None grows by more than elsewhere; where there is no room for one of these, or it is small, others are tried first.
+    """
     problem = unfolded(fp.problem)
     sizes, of_inputs = list(free_sizes(problem).items()), free_sizes(problem, reach="inputs")
     if square.second >= len(sizes) or sizes[square.first][1] == sizes[square.second][1]:
         return None
     two = [sizes[square.first], sizes[square.second]]
     own = [value for _, value in sorted(two, key=lambda size: (size[0] in of_inputs, -size[1]))]
-    for value in (*own, *(less for less in LESS_SQUARE if less < min(own))):
+    values = [value for value in (*own, *LESS_SQUARE) if value <= GROWN_TIMES * min(own)]
+    for value in sorted(values, key=lambda value: value < LESS_SQUARE[-1]):
         change = partial(with_sizes, problem, {square.first: value, square.second: value})
         times = value * value / math.prod(own)
         if (found := (yield from _with_room(fp, change, times))) is not None:
@@ -292,15 +296,22 @@ def _square(fp: FunctionalProblem, square: Square) -> Search:
 
 
 def _tiled(fp: FunctionalProblem, tiled: Tiled) -> Search:
-    """Find the problem with one size that is so many tiles long, by itself or with those equal to it."""
+    """Find the problem with one size that is so many tiles long, by itself or with those equal to it.
+
+    No longer than it grows elsewhere: of more tiles so many are left out that it is not.
+    """
     problem = unfolded(fp.problem)
-    sizes, value = list(free_sizes(problem).values()), tiled.times * tiled.of
-    if tiled.number >= len(sizes) or sizes[tiled.number] < LEAST_TILED or value in sizes:
+    sizes = list(free_sizes(problem).values())
+    at = len(sizes) - 1 - tiled.number
+    if at < 0 or sizes[at] < LEAST_TILED:
+        return None
+    most = GROWN_TIMES * sizes[at] // tiled.of
+    value = tiled.of * (1 + (tiled.times - 1) % most) if most else 0
+    if not value or value in sizes:
         return None
     for together in (False, True):
-        change = partial(with_sizes, problem, {tiled.number: value}, together=together)
-        times = value / sizes[tiled.number]
-        if (found := (yield from _with_room(fp, change, times, 2 * SMALL_BYTES))) is not None:
+        change = partial(with_sizes, problem, {at: value}, together=together)
+        if (found := (yield from _with_room(fp, change, value / sizes[at], 2 * SMALL_BYTES))) is not None:
             return found
     return None
 
