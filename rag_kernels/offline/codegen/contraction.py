@@ -119,13 +119,13 @@ class Contraction:
             rest = f"({rest} / {size})"
         return [*lines, *(f"const {kind} {loop.var} = {self.variable(loop, rest)};" for loop in loops[:1])]
 
-    def phase_tables(self, kind: str) -> list[str]:
-        """Return declarations of each phase's first window position and number of positions."""
+    def phase_tables(self, declared: str) -> list[str]:
+        """Return each phase's first window position and number of positions, to variables that are `declared` so."""
         lines = []
         for n, phase in enumerate(self.phases):
             for name, table in (("first", phase.first), ("taps", phase.taps)):
                 choice = "".join(f"phase{n} == {p} ? {v} : " for p, v in enumerate(table[:-1])) + str(table[-1])
-                lines.append(f"const {kind} {name}{n} = {choice};")
+                lines.append(f"{declared}{name}{n} = {choice};")
         return lines
 
     def factor(self, side: Side, printer: Printer) -> tuple[list[str], str]:

@@ -97,7 +97,7 @@ def region_text(contraction: Contraction, printer: Printer) -> list[str]:
         for loops in (contraction.batches, contraction.rows, contraction.columns, contraction.depth)
     )
     body = [
-        *contraction.phase_tables("int64_t"),
+        *contraction.phase_tables("const int64_t "),
         left,
         *indent(packed(contraction, contraction.left, "MR", printer)),
         "};",

@@ -47,7 +47,7 @@ def region_text(region: ScatterRegion, names: Names, pointers: dict[str, str], s
     step = step_of(scattered.kind, scattered.value.dtype)
     element.lines.append(step.format(a=target, v=value))
     body = [*inner.lines, *([f"if (!({' && '.join(conditions)})) continue;"] if conditions else []), *element.lines]
-    simd = shared is not None and shared is last
+    simd = shared is not None and shared is last and not conditions
     lines = looped(nest.outer, last, shared, (outer.lines, before), body, simd=simd)
     total = names.product(tuple(leaf for loop in nest.outer for leaf in loop.leaves))
     split = f"{shared.size}" if shared else names.product(tuple(a for g in scattered.dims for a in g))
@@ -106,7 +106,7 @@ def looped(
         return [*declared, f"for (bool once = {condition}; once; once = false) {{", *indent(body), "}"]
     for loop in reversed(loops):
         start, stop = ("first", "end") if loop is shared else ("0", loop.size)
-        pragma = ["#pragma omp simd"] if simd and loop is last and not any("continue;" in line for line in body) else []
+        pragma = ["#pragma omp simd"] if simd and loop is last else []
         head = f"for (int64_t {loop.var} = {start}; {loop.var} < {stop}; ++{loop.var}) {{"
         body = [*pragma, head, *indent(body), "}"]
         if loop is last:

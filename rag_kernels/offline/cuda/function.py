@@ -142,7 +142,7 @@ def _joined_launch(
     first = [CudaRegion.of(region, function, sizes, parameters) for region in regions]
     wide = [second if isinstance(second, VectorizedRegion) else None for second in seconds]
     vectors = JoinedPoints(tuple(second or one for second, one in zip(wide, first, strict=True)))
-    terms = [term for one in wide if one for term in one.condition(name).split(" && ") if term]
+    terms = [term for one in wide if one for term in one.conditions()]
     plain = JoinedPoints(tuple(first)).text(name, function) if terms or not any(wide) else None
     printed = vectors.text(f"{name}_wide", function) if any(wide) else None
     if plain is None and (printed is None or terms):

@@ -95,9 +95,7 @@ def ranks_text(
                 "if (threadIdx.x == 0) put(lane, which, order::place_of(it));",
             ],
         ),
-        *_shared_kernels(
-            kernels, ranks, f"blockIdx.x / parts_ / {count}", f"blockIdx.x / parts_ % {count}", rank, nans
-        ),
+        *_shared_kernels(kernels, ranks, f"{{own}} / {count}", f"{{own}} % {count}", rank, nans),
     ]
     given = ", ".join(f"unsigned(rank{i})" for i in range(count))
     launch = [
@@ -163,12 +161,16 @@ def _room(kernels: OrderKernels) -> int:
 
 
 def _shared_kernels(kernels: OrderKernels, ranks: str, lane: str, which: str, rank: str, nans: str) -> list[str]:
-    """Return the kernels of blocks that share lanes; with no `which` all up to the rank are wanted."""
+    """Return the kernels of blocks that share lanes; with no `which` all up to the rank are wanted.
+
+    In `lane` and `which`, `{own}` stands for the number of what some blocks share.
+    """
     name, of, room = kernels.name, kernels.pair, _room(kernels)
     every = str(not which).lower()
+    shared = "blockIdx.x / parts_"
     part = [
-        f"const int64_t lane = {lane}, own = blockIdx.x / parts_, part = blockIdx.x % parts_;",
-        *([f"const int64_t which = {which};"] if which and rank != "rank0" else []),
+        f"const int64_t lane = {lane.format(own=shared)}, own = {shared}, part = blockIdx.x % parts_;",
+        *([f"const int64_t which = {which.format(own=shared)};"] if which and rank != "rank0" else []),
         "const int64_t step = (n_ + parts_ - 1) / parts_, begin = part * step;",
         "const int64_t end = begin + step < n_ ? begin + step : n_;",
         "const order::Choice choice = order::Choice::at(board_, all_, own);",
@@ -177,10 +179,10 @@ def _shared_kernels(kernels: OrderKernels, ranks: str, lane: str, which: str, ra
     found = "__shared__ order::Found found;"
     counts = "__shared__ unsigned counts[order::PLACES];"
     index = "which" if which else "j"
-    last = [line.replace("blockIdx.x / parts_", "blockIdx.x") for line in part[: 1 + bool(which and rank != "rank0")]]
-    last[0] = last[0].replace(", own = blockIdx.x, part = blockIdx.x % parts_", "")
-    if which and rank == "rank0":
-        last.append("constexpr int64_t which = 0;")
+    last = [f"const int64_t lane = {lane.format(own='blockIdx.x')};"]
+    if which:
+        ranked = f"const int64_t which = {which.format(own='blockIdx.x')};"
+        last.append("constexpr int64_t which = 0;" if rank == "rank0" else ranked)
     return [
         *kernels.kernel(
             f"void __launch_bounds__({THREADS}) {name}_digit",
@@ -221,4 +223,4 @@ def _shared_kernels(kernels: OrderKernels, ranks: str, lane: str, which: str, ra
 
 def shared_text(kernels: OrderKernels) -> list[str]:
     """Return the kernels by which many blocks find the first few of few long lanes."""
-    return _shared_kernels(kernels, "unsigned rank0", "blockIdx.x / parts_", "", "rank0", "false")
+    return _shared_kernels(kernels, "unsigned rank0", "{own}", "", "rank0", "false")

@@ -283,14 +283,15 @@ class SegmentKernel(VectorizedRegion):
 
     def stored(self, step: Segmented) -> list[str]:
         """Return the statements that store what a segment came to, `many` rows of it."""
-        ctype, result = CTYPES[step.value.dtype], "mine[u] / T(many)" if step.mean else "mine[u]"
+        ctype, mine = CTYPES[step.value.dtype], f"mine[{'u' if self.width > 1 else '0'}]"
+        result = f"{mine} / T(many)" if step.mean else mine
         element = f"many > 0 ? {result} : {ctype}({literal(step.empty, step.value.dtype)})"
         if self.width > 1:
             name = self.targets[step.buffer]
             each = ["#pragma unroll", f"for (unsigned u = 0; u < N; ++u) {name}.x[u] = {element};"]
             return [f"{self.vectors[name].type} {name};", *each, self.put(name)]
         offset = self.nest.offset(self.nest.stores[step.buffer]) or "0"
-        return [f"{self.printer.pointers[step.buffer]}[{offset}] = {element.replace('[u]', '[0]')};"]
+        return [f"{self.printer.pointers[step.buffer]}[{offset}] = {element};"]
 
     def kernels(self, name: str, function: Function) -> tuple[list[str], list[str]]:
         """Return both kernels, and the statements that launch them."""

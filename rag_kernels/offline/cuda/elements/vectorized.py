@@ -91,13 +91,17 @@ class VectorizedRegion(CudaRegion):
         """Return the index of element `u` of a quad, as C."""
         return f"{self.first_element} + u" if self.width > 1 else self.first_element
 
-    def condition(self, name: str) -> str:
-        """Return when the kernel of this name may run, as C."""
+    def conditions(self) -> list[str]:
+        """Return what must hold of sizes and addresses, as C."""
         assert self.axis
         if self.width == 1:
-            return ""
-        sizes = " && ".join(f"({size}) % {self.width} == 0" for size in dict.fromkeys([self.axis.size, *self.strides]))
-        return f"{sizes} && {self.aligned(v.buffer for v in self.vectors.values())}"
+            return []
+        sizes = [f"({size}) % {self.width} == 0" for size in dict.fromkeys([self.axis.size, *self.strides])]
+        return [*sizes, self.aligned(v.buffer for v in self.vectors.values())]
+
+    def condition(self, name: str) -> str:
+        """Return when the kernel of this name may run, as C."""
+        return " && ".join(self.conditions())
 
     def name_of(self, buffer: str, access: Access) -> str:
         """Return a new name for the quad at this address."""

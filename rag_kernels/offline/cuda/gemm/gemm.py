@@ -108,7 +108,7 @@ class Kernel:
         lines = [
             f"constexpr int ROWS = {tile.rows}, COLUMNS = {tile.columns}, DEPTH = {tile.depth}, T = {tile.threads};",
             "__shared__ __align__(16) float left[2][DEPTH][ROWS + 4], right[2][DEPTH][COLUMNS + 4];",
-            *c.phase_tables(f"{kind}"),
+            *c.phase_tables(f"const {kind} "),
             f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
             "// Blocks run through bands of eight tiles of rows, so that neighbours share what they load.",
             "const unsigned across = (rows + ROWS - 1) / ROWS, along = (columns + COLUMNS - 1) / COLUMNS;",
@@ -274,10 +274,10 @@ class Kernel:
             found["wide_out"] = self.multiples(c.columns[-1], list(stores.values()), [pointers[b] for b in stores])
         return found
 
-    def multiples(self, loop: Loop, accesses: list[Access], pointers: list[str]) -> str:
-        """Return the C condition that accesses step by multiples of four in all other loops, from aligned addresses."""
+    def multiples(self, loop: Loop, accesses: list[Access], pointers: list[str], of: int = 4) -> str:
+        """Return the C condition that accesses step by multiples in all other loops, from aligned addresses."""
         steps = [text_of(step) for a in accesses for leaf, step in a.steps.items() if leaf not in loop.leaves]
-        sizes = dict.fromkeys(f"({text}) % 4 == 0" for text in [loop.size, *steps])
+        sizes = dict.fromkeys(f"({text}) % {of} == 0" for text in [loop.size, *steps])
         return " && ".join([*sizes, f"aligned({{{', '.join(pointers)}}})"])
 
     def vector_store(self) -> bool:

@@ -142,7 +142,7 @@ class TensorKernel(Kernel):
             f"constexpr int ROWS = {tile.rows}, COLUMNS = {tile.columns}, DEPTH = {self.depth}, T = {THREADS};",
             f"constexpr int LINE = {LINE}, HALVES = {self.halves}, WIDE = {self.wide};  // columns of the result",
             f"constexpr int SUMS = {self.tile.sums};  // of a thread",
-            *c.phase_tables(kind),
+            *c.phase_tables(f"const {kind} "),
             f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
             *BEGIN.replace("KIND", kind).replace("QUAD", self.quad).splitlines(),
             *c.unflatten(c.batches, "z", kind),

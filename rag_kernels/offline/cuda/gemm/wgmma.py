@@ -336,18 +336,20 @@ class WgmmaKernel(Kernel):
         part, offset = (f" + rank * {share}", f" + rank * {share * LINE}") if shared else ("", "")
         right = self.boxes(self.right, "right", f"column0{part}", share, offset)
         if self.second and shared:  # each block brings one of the two
-            right = self.boxes(self.right, "right", "column0", share, offset)
-            right = [line.replace("&right_map", "rank ? &second_map : &right_map") for line in right]
+            either = "rank ? &second_map : &right_map"
+            right = self.boxes(self.right, "right", "column0", share, offset, either)
         elif self.second:
             right = self.boxes(self.right, "right", "column0", self.wide, "")
             right += self.boxes(self.second, "second", "column0", self.wide, f" + {self.wide * LINE}")
-        if shared:
-            right = [line.replace("rk::tma_load(", "rk::tma_load_all(") for line in right]
         return [*left, *right]
 
-    def boxes(self, matrix: Matrix, name: str, start: str, lanes: int, offset: str) -> list[str]:
-        """Return the loads of so many lanes of a factor; lanes that lie side by side come in slabs of a line."""
-        mask = f"{(1 << self.shape.cluster) - 1}, " if name == "right" and self.shape.cluster > 1 else ""
+    def boxes(self, matrix: Matrix, name: str, start: str, lanes: int, offset: str, from_map: str = "") -> list[str]:
+        """Return the loads of so many lanes of a factor; lanes that lie side by side come in slabs of a line.
+
+        Those of the right factor go to all blocks of a cluster.
+        """
+        shared = name == "right" and self.shape.cluster > 1
+        load, mask = ("tma_load_all", f"{(1 << self.shape.cluster) - 1}, ") if shared else ("tma_load", "")
         base = "left" if name == "left" else "right"
         slabs = range(0, lanes, self.slab) if matrix.lanes_inside else [0]
         out = []
@@ -355,7 +357,7 @@ class WgmmaKernel(Kernel):
             where = {"lane": f"{start} + {slab}" if slab else start, "term": "k * DEPTH"}
             places = ", ".join(where.get(by, f"int({by})") for by in matrix.by)
             to = f"{base}{offset}" + (f" + {slab * LINE}" if slab else "")
-            out.append(f"rk::tma_load(&{name}_map, {to}, bar, {mask}{places});")
+            out.append(f"rk::{load}({from_map or f'&{name}_map'}, {to}, bar, {mask}{places});")
         return out
 
     # The tail ---------------------------------------------------------------------------------------------------
@@ -465,7 +467,7 @@ class WgmmaKernel(Kernel):
         loads = {v.buffer: c.nest.accesses[v] for v in self.tail_loads() if self.lies_in_eights(c.nest.accesses[v])}
         every = [*stores.values(), *loads.values()]
         places = list(dict.fromkeys(pointers[b] for b in (*stores, *loads)))
-        return {"wide_tail": self.multiples(c.columns[-1], every, places).replace("% 4 ==", "% 8 ==")}
+        return {"wide_tail": self.multiples(c.columns[-1], every, places, of=8)}
 
     # The launch -------------------------------------------------------------------------------------------------
 

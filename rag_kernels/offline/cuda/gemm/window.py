@@ -351,7 +351,7 @@ class WindowKernel(WgmmaKernel):
         lines = []
         for n, phase in reversed(list(enumerate(c.phases))):
             lines.append(f"phase{n} = which % {phase.stride}, which /= {phase.stride};")
-        lines += [line.removeprefix("const int ") for line in c.phase_tables("int")]
+        lines += c.phase_tables("")
         item = text.ITEM_OF_PHASE.replace("PHASE\n", "".join(f"  {line}\n" for line in lines))
         declared = [f"int phase{n} = 0, first{n} = 0, taps{n} = 0;" for n in range(len(c.phases))]
         item = item.replace("TERMS", self.terms_of(self.window.taps))
