@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rag_kernels.eval.aten import base_name
+from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.operators import Operator
@@ -20,8 +20,6 @@ from rag_kernels.offline.lowering.lower import Lowering
 from rag_kernels.offline.lowering.steps import Library, Stored
 
 SCALED = frozenset({Operator.MUL, Operator.DIV})  # of a product and a number
-LIBRARY = frozenset("matmul mm bmm mv linear addmm baddbmm einsum conv1d conv2d conv3d".split())
-"""Operators of products, where PyTorch keeps them."""
 
 
 def as_rounded(lowering: Lowering, terms: Sequence[ir.Value], dtype: str) -> list[ir.Value] | None:
@@ -65,5 +63,5 @@ def sums_products(value: ir.Value) -> bool:
 def is_made_by_product(lowering: Lowering, step: object, buffer: str) -> bool:
     """Return whether a step writes a product to this buffer."""
     if isinstance(step, Library):
-        return step.node.name == buffer and base_name(step.node.op) in LIBRARY
+        return step.node.name == buffer and operator(base_name(step.node.op)).cost == "product"
     return isinstance(step, Stored) and step.buffer == buffer and is_product(lowering, step.value)
