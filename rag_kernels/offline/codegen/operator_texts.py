@@ -103,6 +103,7 @@ C: dict[Operator, Text] = {
     Operator.ATANH: _libm("atanh"),
     Operator.ERF: _libm("erf"),
     Operator.ERFC: _libm("erfc"),
+    Operator.LGAMMA: _libm("lgamma"),
     Operator.HYPOT: _libm("hypot", "{0}, {1}"),
     Operator.LT: Text("{0} < {1}", ORDER),
     Operator.LE: Text("{0} <= {1}", ORDER),

@@ -139,6 +139,7 @@ POINTWISE: dict[str, Pointwise] = {
     "isnan": is_nan,
     "ldexp": lambda x, y: x * exp2(y),
     "le": at_most,
+    "lgamma": unary(Operator.LGAMMA),
     "log": log,
     "log10": unary(Operator.LOG10),
     "log1p": log1p,
