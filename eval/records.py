@@ -231,12 +231,16 @@ class FunctionalProblem:
 
     @property
     def abi_constants(self) -> tuple[tuple[str, bool | int | float], ...]:
-        """Constants as a kernel receives them: numbers only, tuples spread out as `stride_0, stride_1`."""
-        flat: list[tuple[str, bool | int | float]] = []
+        """Constants as a kernel receives them: numbers only, of tuples `stride_0, stride_1`; no name twice."""
+        flat: dict[str, bool | int | float] = {}
         for name, value in self.constants:
             items = [(f"{name}_{i}", v) for i, v in enumerate(value)] if isinstance(value, tuple) else [(name, value)]
-            flat += [(n, v) for n, v in items if isinstance(v, bool | int | float)]
-        return tuple(flat)
+            for known, number in items:
+                while known in flat:  # `dim_1` is a constant's own name, and one of the numbers of `dim`
+                    known += "_"
+                if isinstance(number, bool | int | float):
+                    flat[known] = number
+        return tuple(flat.items())
 
 
 @dataclass(frozen=True, slots=True)

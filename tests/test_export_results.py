@@ -24,6 +24,7 @@ from rag_kernels.eval.records import Contract, Problem, ServedTensor
 from rag_kernels.export.drop_in import KernelNotUsed
 from rag_kernels.export.forms.module_file import module_text
 from rag_kernels.export.serving.layer import LayerCall
+from rag_kernels.export.serving.results import results_of
 
 SOURCE = """
 from collections import namedtuple
@@ -200,3 +201,12 @@ def test_modules_of_others_keep_their_results(result: str) -> None:
         warnings.simplefilter("error")
         for _ in range(2):
             same(layer(plain, ({"x": X},)), plain({"x": X}))
+
+
+def test_a_recurrent_module_sets_nothing_that_a_caller_sees() -> None:
+    """Its list of its own weights would be made anew for a copy without data; every such module ran itself."""
+    for kind in (nn.LSTM, nn.GRU, nn.RNN):
+        module = nn.Sequential(kind(4, 3))
+        before = module[0]._flat_weights
+        assert results_of(module.forward, [torch.randn(2, 5, 4)], {}).set_by() == ""
+        assert module[0]._flat_weights is before

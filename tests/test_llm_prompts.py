@@ -228,18 +228,18 @@ def test_the_signature_follows_the_call() -> None:
                 ScalarArgument("steps", 3, "2"),
                 TensorArgument("table", "buffer", TensorSpec((7,), "int64"), "table"),
             ),
-            "constants": (("stride", (2, 1)), ("eps", 1e-5), ("mode", "zeros"), ("exact", False)),
+            "constants": (("stride", (2, 1)), ("eps", 1e-5), ("mode", "zeros"), ("exact", False), ("stride_1", 4)),
             "outputs": (TensorSpec((), "float32"), TensorSpec((2,), "bool")),
         }
     )
     assert " ".join(prompt_values.signature(problem, "cuda").split()) == (
         "void kernel(rk::Tensor<const __nv_bfloat16> x, bool causal, int64_t steps, rk::Tensor<const int64_t> table, "
-        "int64_t stride_0, int64_t stride_1, double eps, bool exact, rk::Tensor<float> out_0, rk::Tensor<bool> out_1); "
-        "RK_EXPORT(forward, kernel)"
+        "int64_t stride_0, int64_t stride_1, double eps, bool exact, int64_t stride_1_, rk::Tensor<float> out_0, "
+        "rk::Tensor<bool> out_1); RK_EXPORT(forward, kernel)"
     )
     assert "rk::Tensor<const rk::bf16> x" in prompt_values.signature(problem, "cpu")
     line = prompt_values.composed_signature(problem)
-    assert line == "def forward(x, causal, steps, table, *, stride, eps, mode, exact):"
+    assert line == "def forward(x, causal, steps, table, *, stride, eps, mode, exact, stride_1):"
     check_composed(f"KERNELS = ''\n\n{line}\n    return x\n")
 
 

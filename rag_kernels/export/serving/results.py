@@ -115,6 +115,8 @@ def _without_data(mode: FakeTensorMode, module: nn.Module, known: dict[int, nn.M
     made.__dict__.update({kind: _faked(mode, values[kind]) for kind in ("_parameters", "_buffers")})
     parts = {name: part and _without_data(mode, part, known) for name, part in values["_modules"].items()}
     made.__dict__["_modules"] = parts
+    if isinstance(made, nn.RNNBase):
+        made._init_flat_weights()  # its own list of its weights, which a call would make anew for those of a copy
     return made
 
 
