@@ -63,6 +63,7 @@ CASES = {
         "return torch.searchsorted(y, x), torch.searchsorted(y[0], q, right=True), torch.bucketize(q, y[1]),"
         "torch.segment_reduce(n, 'sum', offsets=c), F.grid_sample(x.view(1, 1, 4, 5), x.view(1, 5, 2, 2)),"
         "F.fold(F.unfold(x.view(1, 1, 4, 5), 3, padding=1, stride=2), (4, 5), 3, padding=1, stride=2),"
+        "F.fold(F.unfold(x.view(1, 1, 4, 5), 2, dilation=2), (4, 5), 2, dilation=2), F.fold(x[None], (3, 5), (2, 1)),"
         "x.logcumsumexp(1), torch.cdist(n, n[:4])",
         "torch.randn(2, 10)",
         "torch.randn(2, 30).sort(-1)[0]",

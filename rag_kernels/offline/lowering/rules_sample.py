@@ -7,6 +7,7 @@ reason. All are expressions over loads at computed places: nothing is written to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -34,7 +35,7 @@ from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.computed import apart, at, iota, length, loop
 from rag_kernels.offline.lowering.lower import Lowering
 from rag_kernels.offline.lowering.rules_place import bordered, cubic_weight, is_inside
-from rag_kernels.offline.lowering.rules_pool import windows
+from rag_kernels.offline.lowering.rules_pool import windows, windows_along
 
 BILINEAR, NEAREST, BICUBIC = range(3)
 ZEROS, BORDER, REFLECTION = range(3)
@@ -200,29 +201,55 @@ def col2im(lowering: Lowering, node: Node) -> ir.Value:
     value = lowering.view(apart(lowering, columns), (batch, channels, *kernel, *counts), fixed=(2, 3))
     inside: ir.Value | None = None
     for d in range(2):
-        tap_group = value.dims[2 + d]
-        pixels = loop(size[d])
-        here = iota(lowering, pixels, 1 - d)
-        if tap_group:
-            tap_place = iota(lowering, tap_group, 3 - d)
-            step, pad = dilation[d], padding[d]
-            moved = lowering.op(lambda i, k, step=step, pad=pad: i + pad - k * step, here, tap_place)
-        else:
-            moved = lowering.op(lambda i, pad=padding[d]: i + pad, here)
-        count = length(lowering, value, 4 + d)
-
-        def fits(i: Expr, n: Expr, stride: int = stride[d]) -> Expr:
-            return both(both(i >= 0, i < n * stride), equal(rest(i, stride), 0))
-
-        def place(i: Expr, ok: Expr, stride: int = stride[d]) -> Expr:
-            return where(ok, quotient(i, stride), 0)
-
-        hit = lowering.op(fits, moved, count)
-        value = at(lowering, value, 4 + d, lowering.op(place, moved, hit), pixels, light=True)
+        one = Window(kernel[d], dilation[d], padding[d], stride[d])
+        value, hit = folded(lowering, value, d, loop(size[d]), one)
         inside = hit if inside is None else lowering.op(both, inside, hit)
     assert inside is not None
     value = lowering.op(lambda ok, x: where(ok, x, 0), inside, value)
     return lowering.reduce(Kind.SUM, value, (2, 3), keep=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window along one dimension."""
+
+    size: int
+    dilation: int
+    pad: int
+    stride: int
+
+    @property
+    def taps(self) -> int:
+        """Return how many windows a pixel may lie in: of windows that step, some."""
+        return -(-self.size // self.stride) if self.dilation == 1 else self.size
+
+
+def folded(lowering: Lowering, value: ir.Value, d: int, pixels: ir.Group, window: Window) -> tuple[ir.Value, ir.Value]:
+    """Return windows' elements at the pixels along one of two dimensions, and which of these elements there are.
+
+    The element's place in its window, and the window's, are of the dimensions 2 + d and 4 + d of the value. Afterwards
+    they are which of the pixel's windows it is, and the pixel's.
+    """
+    size, stride, pad = window.size, window.stride, window.pad
+    here = iota(lowering, pixels, 1 - d)
+    reach = window.dilation * (size - 1) + 1
+    for leaf in ir.leaves(value.dims[4 + d]):
+        leaf.along = leaf.along or windows_along(pixels, leaf.size, reach, stride, 2 * pad)
+    count = length(lowering, value, 4 + d)
+    if window.dilation == 1 and stride > 1:
+        taps = () if window.taps == 1 else (ir.Atom(window.taps, fixed=True, window=True),)
+        tap = iota(lowering, taps, 3 - d)
+        found = lowering.op(lambda i, t: quotient(i + pad, stride) - t, here, tap)
+        k = lowering.op(lambda i, w: i + pad - w * stride, here, found)
+        hit = lowering.op(lambda w, k, n: both(both(w >= 0, w < n), k < size), found, k, count)
+        value = at(lowering, value, 2 + d, lowering.op(lambda ok, k: where(ok, k, 0), hit, k), taps, light=True)
+    else:
+        tap = iota(lowering, value.dims[2 + d], 3 - d)
+        moved = lowering.op(lambda i, k: i + pad - k * window.dilation, here, tap)
+        hit = lowering.op(lambda i, n: both(both(i >= 0, i < n * stride), equal(rest(i, stride), 0)), moved, count)
+        found = lowering.op(lambda i: quotient(i, stride), moved)
+    place = lowering.op(lambda ok, w: where(ok, w, 0), hit, found)
+    return at(lowering, value, 4 + d, place, pixels, light=True), hit
 
 
 def cdist(lowering: Lowering, node: Node) -> ir.Value:
