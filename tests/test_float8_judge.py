@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -160,13 +161,19 @@ def functional(name: str, judge: LocalJudge) -> FunctionalProblem:
     return functionalize(problem_from_source(name.replace(" ", "_"), text), workers=judge.workers)
 
 
+@pytest.fixture(scope="module")
+def honest(judge: LocalJudge) -> Callable[[str], Verdict]:
+    """Judge an honest kernel, once for all tests that want to know."""
+    return functools.cache(lambda name: verdict(judge, functional(name, judge), HONEST[name]))
+
+
 def told(found: Verdict) -> str:
     return repr(found)[:3000]
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_honest_kernels_pass_all_checks(name: str, judge: LocalJudge) -> None:
-    found = verdict(judge, functional(name, judge), HONEST[name])
+def test_honest_kernels_pass_all_checks(name: str, honest: Callable[[str], Verdict]) -> None:
+    found = honest(name)
     assert isinstance(found, Passed) and not found.labels, told(found)
 
 
@@ -197,8 +204,8 @@ def forward(x):
 '''
 
 
-def test_a_composed_forward_hands_its_kernels_eight_bits(judge: LocalJudge) -> None:
-    assert isinstance(verdict(judge, functional("cast", judge), COMPOSED, "composed"), Passed)
+def test_a_composed_forward_hands_its_kernels_eight_bits(brief: LocalJudge) -> None:
+    assert isinstance(verdict(brief, functional("cast", brief), COMPOSED, "composed"), Passed)
 
 
 SCALED = """#include "rag_kernel.h"
@@ -217,16 +224,18 @@ RK_EXPORT(forward, run)
 
 
 @pytest.mark.parametrize(("change", "right"), [("left.data[0]", True), ("1.0f", False)])
-def test_a_scaled_product_of_eight_bits_is_held_to_fp64(change: str, right: bool, judge: LocalJudge) -> None:
-    found = verdict(judge, functional("scaled product", judge), SCALED.replace("left.data[0]", change))
+def test_a_scaled_product_of_eight_bits_is_held_to_fp64(change: str, right: bool, brief: LocalJudge) -> None:
+    found = verdict(brief, functional("scaled product", brief), SCALED.replace("left.data[0]", change))
     assert isinstance(found, Passed if right else Wrong), told(found)
     assert not right or not any("fp64" in note for note in found.notes), told(found)  # type: ignore[union-attr]
 
 
-def test_exported_they_are_used_and_tell_other_types(tmp_path: Path, judge: LocalJudge) -> None:
+def test_exported_they_are_used_and_tell_other_types(
+    tmp_path: Path, judge: LocalJudge, honest: Callable[[str], Verdict]
+) -> None:
     """As a module, within `torch.compile`, and as a package of a torch operator by its own tests."""
     fp = functional("sum of two", judge)
-    passed = verdict(judge, fp, SUM)
+    passed = honest("sum of two")
     assert isinstance(passed, Passed), told(passed)
     made = attempt(p=fp, candidate=Candidate(SUM, "kernel", "cpu"), verdict=passed)
     write_kernel(made, tmp_path / "exported_sum.py")

@@ -89,7 +89,8 @@ def test_requests_are_under_way_while_the_judge_works() -> None:
 def test_each_request_knows_all_verdicts_so_far() -> None:
     writer = Streaming(draft)
     run_all(session(writer, effort=1, rounds=3))
-    assert [len(b.attempts) for b in writer.briefs] == [0, 1, 2, 3, 4]
+    briefs = sorted(writer.briefs, key=lambda brief: brief.asked)  # each has a thread, and two may pass each other
+    assert [len(b.attempts) for b in briefs] == [0, 1, 2, 3, 4]
 
 
 def test_a_branch_that_fails_costs_that_branch_only() -> None:

@@ -317,7 +317,7 @@ def test_baselines_are_prepared_on_a_draw_of_the_problems_own(judge: LocalJudge)
 def test_what_is_shorter_than_asking_for_it_is_timed_in_bursts(
     judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a burst at most a quarter counts as the asking, so that short ones may claim what is left."""
+    """Of a burst at most a quarter counts as the asking (tests/test_timing_rule.py): short ones may claim the rest."""
     monkeypatch.setattr(ReferenceTimes, "calls_for", lambda times, call_s: 2)
     limits = replace(judge.limits, without=judge.limits.without | {"fresh content"})  # places share it on a CPU
     monkeypatch.setattr(judge.sessions, "limits", limits)
@@ -326,7 +326,6 @@ def test_what_is_shorter_than_asking_for_it_is_timed_in_bursts(
         found = verdict(judge, functionalize(problem, workers=judge.workers), altered())
         assert isinstance(found, Passed) and "burst-timed" in found.labels
         assert found.claims_speed, (found.labels, found.measurement)
-        assert found.measurement.candidate_us > 0.2 * found.measurement.eager_us
 
 
 def test_a_verdict_times_in_one_turn_and_draws_before_it(
