@@ -25,6 +25,7 @@ DEFENCES = (
     "read-only inputs",
     "sandbox",
     "odd shapes",
+    "squares and tiles",
     "strides",
     "sanitizers",
     "repeats",

@@ -23,8 +23,9 @@ THOROUGH = Limits(
 )
 
 # Without what takes most of its time, for tests that are about the other half: `test_judge_checks.py` is about all.
+FEWER_SIZES = replace(THOROUGH, without=frozenset({"squares and tiles"}))
 OF_SANITIZERS = replace(THOROUGH, without=frozenset({"repeats", "odd shapes"}))
-OF_SIZES = replace(THOROUGH, without=frozenset({"repeats", "sanitizers"}))
+OF_SIZES = replace(FEWER_SIZES, without=FEWER_SIZES.without | {"repeats", "sanitizers"})
 BRIEF = replace(THOROUGH, thorough=False)  # as before a confirmation
 
 

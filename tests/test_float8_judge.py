@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from factories import attempt
-from judging import BRIEF, HEAD, THOROUGH, verdict
+from judging import BRIEF, FEWER_SIZES, HEAD, verdict
 from support.kept import kept_judge
 
 from rag_kernels.eval.judge import LocalJudge
@@ -145,7 +145,7 @@ WRONG = {  # problem, what is replaced, and by what
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[LocalJudge]:
-    with kept_judge("cpu", limits=THOROUGH, at_other_sizes=at_other_sizes) as opened:
+    with kept_judge("cpu", limits=FEWER_SIZES, at_other_sizes=at_other_sizes) as opened:
         yield opened
 
 

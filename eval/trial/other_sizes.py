@@ -207,8 +207,9 @@ class OtherSizes:
             if found is not None and (first := found.first()) is not None:
                 yield sizes, (first,)
         yield BETWEEN, self.known.between or ()
-        yield SQUARE, self.known.square or ()
-        yield TILES, self.known.tiles or ()
+        if "squares and tiles" not in self.without:
+            yield SQUARE, self.known.square or ()
+            yield TILES, self.known.tiles or ()
         yield FEW, self.known.few.get("all", ())
         yield GROWN, self.known.grown or ()
 
@@ -266,6 +267,8 @@ class OtherSizes:
 
         What it refuses here is no fault, and what it takes is none of what it serves.
         """
+        if "squares and tiles" in self.without:
+            return True
         begun = perf_counter()
         for sizes, tried in ((SQUARE, [[self.known.square or ()]]), (TILES, self.known.tiled)):
             right = 0

@@ -41,6 +41,7 @@ RESTS_ON: dict[str, frozenset[str]] = {
         "read-only inputs": ("crashed", "rejected:input_mutated"),
         "sandbox": (VOID, "crashed", "timed_out", "rejected:sandbox_violation"),
         "odd shapes": ("label:shape-specialised",),
+        "squares and tiles": ("label:shape-specialised",),
         "strides": ("label:contiguous-only",),
         "sanitizers": ("rejected:sanitizer", "label:fragile", "label:shape-specialised"),
         "repeats": ("label:nondeterministic", "wrong:repeated call"),
