@@ -320,29 +320,7 @@ class Sessions:
         square = FoundSizes(islice(filter(None, alike), MOST_SQUARES), lambda fp: self._gross(fp, idle))
         within = {reach: self._within(session.fp, reach, idle) for reach in NARROWER if thorough}
         times, kept = ReferenceTimes(session), idle if idle is not None else []
-        if not thorough or session.on_gpu:
-            return ProblemKnowledge(
-                session,
-                times,
-                admission,
-                small,
-                odd,
-                large,
-                larger,
-                many,
-                within=within,
-                few=few,
-                square=square,
-                idle=kept,
-            )
-        rests = [Rest(rest, TILE) for rest in _rests(session.rng)]
-        least = FoundSizes(
-            chain(self._lazily(session.fp, ["tiny"]), self._lazily(session.fp, rests)), self._small_or_gross
-        )
-        between = self._lazily(session.fp, (Between(3, 2), session.rng.choice(PARTS)))
-        parts = FoundSizes(between, lambda fp: self._gross(fp, idle))
-        tiles = FoundSizes(self._lazily(session.fp, _tiles(session.rng)), lambda fp: self._gross(fp, idle))
-        return ProblemKnowledge(
+        known = ProblemKnowledge(
             session,
             times,
             admission,
@@ -351,15 +329,22 @@ class Sessions:
             large,
             larger,
             many,
-            least,
-            parts,
-            within,
-            few,
-            square,
-            tiles,
-            [[self._of_tiles(session, number, of, idle) for of in UNITS] for number in range(MOST_TILED)],
+            within=within,
+            few=few,
+            square=square,
             idle=kept,
         )
+        if not thorough or session.on_gpu:
+            return known
+        rests = [Rest(rest, TILE) for rest in _rests(session.rng)]
+        least = FoundSizes(
+            chain(self._lazily(session.fp, ["tiny"]), self._lazily(session.fp, rests)), self._small_or_gross
+        )
+        between = self._lazily(session.fp, (Between(3, 2), session.rng.choice(PARTS)))
+        parts = FoundSizes(between, lambda fp: self._gross(fp, idle))
+        tiles = FoundSizes(self._lazily(session.fp, _tiles(session.rng)), lambda fp: self._gross(fp, idle))
+        tiled = [[self._of_tiles(session, number, of, idle) for of in UNITS] for number in range(MOST_TILED)]
+        return replace(known, least=least, between=parts, tiles=tiles, tiled=tiled)
 
     def _of_tiles(self, session: ProblemSession, number: int, of: int, idle: list[Worker] | None) -> FoundSizes:
         """Find the problem with one size of several numbers of tiles, when a kernel that refuses others needs them."""

@@ -70,10 +70,8 @@ MOST_THREADS = range(130, 160)  # and one of these: machines have as many
 MANY_CALLS, MANY_S = 70_000, 4.0  # more than 16 bits count to, and how long they may take
 WARM_CALLS, WARM_S = 3000, 0.5  # of these, in which a process takes what it then keeps
 LEAK_BYTES, LEAK_A_CALL = 1 << 20, 16  # in the calls after these, and in each: the least that an allocation takes
-LEAK_PARTS, LEAK_READS = (
-    3,
-    6,
-)  # of a process's memory: a leak grows between any two, and an honest one by huge pages now and then
+# Reads of a process's memory, at least and most: a leak grows between any two, others by huge pages now and then.
+LEAK_PARTS, LEAK_READS = 3, 6
 # Threads that call it once each, and numbers of lines, in a part of them; and how long a part may take.
 FEW_CALLERS, MANY_CALLERS, LEAST_LINES, MOST_LINES, KEEPS_S = 24, 500, 8, 32, 0.3
 TOGETHER = 48  # calls of each of two callers, in MANY_S at most
