@@ -20,7 +20,7 @@ from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.steps import has_steps
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
-from rag_kernels.eval.zoo.exploits.third_round import SPECIMENS
+from rag_kernels.eval.zoo.exploits.red_teams.third_round import SPECIMENS
 from rag_kernels.eval.zoo.tasks import TASKS
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
