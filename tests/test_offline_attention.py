@@ -15,9 +15,10 @@ from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, halved, worst_ratio
 
 from rag_kernels.eval.records import FunctionalProblem
-from rag_kernels.offline.compose import Plan, write
+from rag_kernels.offline.compose import Plan, first_plans, write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.tuning import HOPPER, starting_parameters
 
 HEADS = "torch.randn(2, 4, 37, 48)"
 # Several spellings in one module share a build. Each returned value is one attention.
@@ -184,6 +185,18 @@ def test_cuda_attention_is_right(name: str, tmp_path: Path) -> None:
     fp = functional(name.replace(" ", "_").replace(",", ""), EMULATED[name])
     plan = write(fp, CudaParameters(attention=1))
     assert plan is not None and plan.candidate.tier == "kernel" and plan.schedules[0] == "attention"
+    assert worst_ratio(fp, emulated(plan, fp, tmp_path)) < numbers.RATIO
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "half"])
+def test_heads_too_wide_and_two_keys_are_products_around_a_softmax(dtype: str, tmp_path: Path) -> None:
+    """Weights of wide heads are stored in sixteen bits, so that both products are the tensor cores'."""
+    body = "z = x[..., :2, :24]; wide = F.scaled_dot_product_attention(x, y, y); "
+    body += "return wide, F.scaled_dot_product_attention(z, z, z)"
+    fp = functional("wide", Case(body, *[f"torch.randn(1, 2, 19, 264).{dtype}()"] * 2))
+    plan = next(first_plans(fp, starting_parameters("cuda", HOPPER)))
+    assert plan.candidate.tier == "kernel" and "attention" not in plan.schedules
+    assert plan.candidate.source.count("rk::built_for_hopper(") == 2, plan.schedules
     assert worst_ratio(fp, emulated(plan, fp, tmp_path)) < numbers.RATIO
 
 

@@ -155,14 +155,19 @@ def is_pointwise(value: ir.Value) -> bool:
 
 
 def attention(lowering: Lowering, node: Node) -> ir.Value:
-    """Return scaled dot-product attention without masks and dropout, as two products around a softmax."""
+    """Return scaled dot-product attention without masks and dropout, as two products around a softmax.
+
+    Weights are stored in sixteen bits where values are, since that is what tensor cores take.
+    """
     q, k, v = (factor_of(lowering, given(node, i)) for i in range(3))
     masked = given(node, 3, "attn_mask") is not None or given(node, 5, "is_causal", False)
     if masked or given(node, 4, "dropout_p", 0.0):
         raise ir.Unfusable("a mask or dropout")
     scale = given(node, 6, "scale") or 1.0 / math.sqrt(q.shape[-1])
     scores = lowering.op(mul, product(lowering, q, transposed(lowering, k)), lowering.scalar(scale, q.dtype))
-    return product(lowering, lowering.reload(softmax_value(lowering, scores, -1)), v)
+    weights, dtype = softmax_value(lowering, scores, -1), graph_dtype(lowering, given(node, 2))
+    name = lowering.store(weights, dtype=dtype if dtype in HALF else "")
+    return product(lowering, ir.load(name, weights.shape, lowering.specs[name].dtype), v)
 
 
 def shape_of(lowering: Lowering, argument: Any) -> tuple[int, ...]:

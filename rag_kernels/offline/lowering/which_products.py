@@ -131,17 +131,6 @@ def only_where_faster(rule: Rule, backend: Backend) -> Rule:
     return chosen
 
 
-def only_in_full(rule: Rule) -> Rule:
-    """Return the rule restricted to operands of full precision."""
-
-    def chosen(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
-        if is_half(lowering, node) and not is_rearrangement(node):
-            raise ir.Unfusable("sixteen-bit operands, left to the library")
-        return rule(lowering, node)
-
-    return chosen
-
-
 def knowing_its_dtype(rule: Rule) -> Rule:
     """Return the rule whose sums know the dtype of sixteen bits to which the graph rounds them.
 
@@ -174,7 +163,7 @@ def product_rules(whose: int, backend: Backend) -> dict[str, Rule]:
     if whose == 2 and backend == "cuda":
         ours = {name: knowing_its_dtype(rule) for name, rule in PRODUCTS.items()}
         ours |= {name: with_factors_in_lines(ours[name]) for name in OF_MATRICES}
-        return ours | {ATTENTION: only_in_full(attention)}
+        return ours
     if whose == 1:
         return {name: only_where_faster(rule, backend) for name, rule in PRODUCTS.items() if name != ATTENTION}
     return PRODUCTS if whose == 2 else {}
