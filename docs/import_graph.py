@@ -30,7 +30,7 @@ ORDERS = {
         "agents cli"
     ).split(),
     "rag_kernels/offline": "graph ir lowering fusion codegen cpp cuda root".split(),
-    "rag_kernels/offline/cuda": "root gemm elements top".split(),
+    "rag_kernels/offline/cuda": "texts root gemm elements top".split(),
 }
 TOP = {
     "eval": ("judge.py",),

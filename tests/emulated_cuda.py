@@ -11,7 +11,7 @@ import tvm_ffi
 from support import generated_kernels as numbers
 
 from rag_kernels.eval.build.compile import made_once, toolchain
-from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
+from rag_kernels.offline.cuda.texts.attention import INSTRUCTIONS
 
 TESTS = numbers.ROOT / "tests"
 RAG_KERNEL = numbers.ROOT / "eval" / "include" / "rag_kernel.h"

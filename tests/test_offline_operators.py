@@ -16,8 +16,8 @@ from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.codegen.operator_texts import C_OF_INTEGERS, CUDA_NEAR, C
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
-from rag_kernels.offline.cuda.block_text import PIECES, linked
 from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.cuda.texts.linker import PIECES, linked
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE, promoted

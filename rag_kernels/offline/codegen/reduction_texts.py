@@ -1,7 +1,7 @@
 """How each kind of reduction is written in C++ and in CUDA.
 
 Comes in: a kind. Goes out: its `Text`. In a step, `{a}` stands for the accumulator and `{v}` for the next value. The
-functors and `extreme` are pieces (`cuda/join_pieces.py`, `cuda/team_pieces.py`).
+functors and `extreme` are pieces (`cuda/texts/joins.py`, `cuda/texts/teams.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Attention in CUDA: one kernel on mma.sync, a second one on wgmma where that serves, keys split where rows are few.
 
 Comes in: an AttentionRegion of a Function. Goes out: the kernels and their launches. The fixed texts are
-`attention_text.py` and `attention_hopper.py`; here stand the functions of the region: rows of its tensors, scores,
+`texts/attention.py` and `attention_hopper.py`; here stand the functions of the region: rows of its tensors, scores,
 which keys a row may see, where results go.
 """
 

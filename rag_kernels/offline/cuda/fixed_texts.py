@@ -6,16 +6,16 @@ stands before them, with no piece that nobody uses.
 
 from __future__ import annotations
 
-from rag_kernels.offline.cuda.attention_text import HEAD as ATTENTION
-from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
-from rag_kernels.offline.cuda.block_text import PIECES, linked
 from rag_kernels.offline.cuda.gemm import few_rows_text, tensor_core_text, text, wgmma_text, window_text
-from rag_kernels.offline.cuda.multi_block_rows_text import COPIES, EXCHANGE, MULTI_BLOCK_HEAD
 from rag_kernels.offline.cuda.needs import Needs
-from rag_kernels.offline.cuda.order_text import order_head
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.cuda.segments import HEAD as SEGMENTS
-from rag_kernels.offline.cuda.text_piece import Piece
+from rag_kernels.offline.cuda.texts.attention import HEAD as ATTENTION
+from rag_kernels.offline.cuda.texts.attention import INSTRUCTIONS
+from rag_kernels.offline.cuda.texts.linker import PIECES, linked
+from rag_kernels.offline.cuda.texts.multi_block_rows import COPIES, EXCHANGE, MULTI_BLOCK_HEAD
+from rag_kernels.offline.cuda.texts.order import order_head
+from rag_kernels.offline.cuda.texts.piece import Piece
 from rag_kernels.offline.cuda.tiled_scans import HEAD as SCANS
 
 

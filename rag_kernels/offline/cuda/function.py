@@ -14,7 +14,6 @@ from rag_kernels.offline.codegen.math_prelude import called
 from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda.attention import attention_text
-from rag_kernels.offline.cuda.block_text import HEAD
 from rag_kernels.offline.cuda.column_scans import ColumnScans
 from rag_kernels.offline.cuda.elements.choice import VectorizedRegion, wide_region
 from rag_kernels.offline.cuda.fixed_texts import fixed_text
@@ -27,6 +26,7 @@ from rag_kernels.offline.cuda.products import Product, product_of
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda.scatter import scatter_text
 from rag_kernels.offline.cuda.segments import segment_text
+from rag_kernels.offline.cuda.texts.linker import HEAD
 from rag_kernels.offline.cuda.tiled_scans import TiledScans, tiled_scans
 from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion, SegmentRegion
 from rag_kernels.offline.graph.training_step import DEAR

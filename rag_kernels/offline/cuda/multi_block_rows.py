@@ -17,9 +17,9 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.elements.vectorized import KEPT_BYTES, Taken, VectorizedRegion, find_quads, width_of
 from rag_kernels.offline.cuda.kernel_text import Parameter
-from rag_kernels.offline.cuda.multi_block_rows_text import BOARD
 from rag_kernels.offline.cuda.reduce_loops import count_of
 from rag_kernels.offline.cuda.region import CudaParameters
+from rag_kernels.offline.cuda.texts.multi_block_rows import BOARD
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF

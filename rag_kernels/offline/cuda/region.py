@@ -126,7 +126,7 @@ class CudaRegion(ReduceLoops):
         """Return launch bounds: a block whose threads want more registers than there are cannot be launched.
 
         Rows and columns of many sums, many tensors or many reads of them, each of which takes registers, may have all
-        that there are. Other rows have no bounds: their blocks are made to fit (`fitted` in `launch_pieces.py`).
+        that there are. Other rows have no bounds: their blocks are made to fit (`fitted` in `texts/launches.py`).
         """
         loads = sum(isinstance(v, ir.Load) for v in ir.walk(*self.values))
         many = self.sums() > FEW_SUMS or max(loads, len(self.buffers())) > FEW_BUFFERS

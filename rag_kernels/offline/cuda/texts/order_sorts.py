@@ -1,6 +1,6 @@
 """The fixed text of sorts of short lanes in CUDA: in registers, in shared memory, and the first few of a long lane.
 
-Goes out: pieces of the namespace that `order_text.py` begins and ends.
+Goes out: pieces of the namespace that `order.py` begins and ends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The fixed text of sorts of long lanes in CUDA: digit by digit, each tile's places after those of the tiles before it.
 
-Goes out: a piece of the namespace that `order_text.py` begins and ends.
+Goes out: a piece of the namespace that `order.py` begins and ends.
 """
 
 from __future__ import annotations

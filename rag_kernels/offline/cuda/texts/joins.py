@@ -6,7 +6,7 @@ Goes out: pieces of CUDA text, in the order in which they stand. `MaxSum` is the
 
 from __future__ import annotations
 
-from rag_kernels.offline.cuda.text_piece import Piece
+from rag_kernels.offline.cuda.texts.piece import Piece
 
 JOINS = (
     Piece(

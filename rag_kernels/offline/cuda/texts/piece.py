@@ -1,6 +1,6 @@
 """A piece of the fixed part of generated CUDA texts.
 
-Knows nothing of what it defines, nor of who uses it (`block_text.py`).
+Knows nothing of what it defines, nor of who uses it (`linker.py`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Goes out: pieces of CUDA text, in the order in which they stand.
 
 from __future__ import annotations
 
-from rag_kernels.offline.cuda.text_piece import Piece
+from rag_kernels.offline.cuda.texts.piece import Piece
 
 TEAMS = (
     Piece(

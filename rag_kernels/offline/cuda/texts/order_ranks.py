@@ -1,6 +1,6 @@
 """The fixed text of elements of a rank in CUDA: in a warp's registers, in a block, and in a lane that blocks share.
 
-Goes out: pieces of the namespace that `order_text.py` begins and ends.
+Goes out: pieces of the namespace that `order.py` begins and ends.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rag_kernels.offline.codegen.symbols import symbols
-from rag_kernels.offline.cuda.join_pieces import JOINS
-from rag_kernels.offline.cuda.launch_pieces import LAUNCHES
-from rag_kernels.offline.cuda.team_pieces import TEAMS
-from rag_kernels.offline.cuda.text_piece import Piece
-from rag_kernels.offline.cuda.vector_pieces import VECTORS
+from rag_kernels.offline.cuda.texts.joins import JOINS
+from rag_kernels.offline.cuda.texts.launches import LAUNCHES
+from rag_kernels.offline.cuda.texts.piece import Piece
+from rag_kernels.offline.cuda.texts.teams import TEAMS
+from rag_kernels.offline.cuda.texts.vectors import VECTORS
 
 HEAD = """#include <cuda_runtime.h>
 #include <cmath>

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Set
 
 from rag_kernels.offline.codegen.order_keys import KEYS
-from rag_kernels.offline.cuda.order_digits_text import DIGITS
-from rag_kernels.offline.cuda.order_ranks_text import PICK, RANKS, SHARED
-from rag_kernels.offline.cuda.order_sorts_text import FIRST, REGISTERS, RUNS
+from rag_kernels.offline.cuda.texts.order_digits import DIGITS
+from rag_kernels.offline.cuda.texts.order_ranks import PICK, RANKS, SHARED
+from rag_kernels.offline.cuda.texts.order_sorts import FIRST, REGISTERS, RUNS
 
 BASE = (
     "#define RK_INLINE __device__ inline\n"
