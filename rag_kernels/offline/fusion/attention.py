@@ -35,7 +35,7 @@ from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.rules_product import product, transposed
+from rag_kernels.offline.lowering.rules.product import product, transposed
 from rag_kernels.offline.lowering.steps import Attended, Lowered, values_of
 from rag_kernels.offline.lowering.which_products import ATTENTION, PRODUCTS
 

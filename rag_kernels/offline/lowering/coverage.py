@@ -12,7 +12,7 @@ from rag_kernels.offline.ir.expressions import softplus as log_one_plus_exp
 from rag_kernels.offline.lowering import activations
 from rag_kernels.offline.lowering.lower import Rule
 from rag_kernels.offline.lowering.pointwise import POINTWISE
-from rag_kernels.offline.lowering.rules_loss import (
+from rag_kernels.offline.lowering.rules.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     cosine_embedding,
@@ -27,7 +27,7 @@ from rag_kernels.offline.lowering.rules_loss import (
     smooth_l1,
     triplet_margin,
 )
-from rag_kernels.offline.lowering.rules_norm import (
+from rag_kernels.offline.lowering.rules.norm import (
     batch_norm,
     embedding,
     gather,
@@ -39,7 +39,7 @@ from rag_kernels.offline.lowering.rules_norm import (
     take_along,
     weight_norm,
 )
-from rag_kernels.offline.lowering.rules_order import (
+from rag_kernels.offline.lowering.rules.order import (
     argsort,
     kthvalue,
     median,
@@ -49,7 +49,7 @@ from rag_kernels.offline.lowering.rules_order import (
     sort,
     topk,
 )
-from rag_kernels.offline.lowering.rules_place import (
+from rag_kernels.offline.lowering.rules.place import (
     cat_or_bordered,
     copy,
     diagonal,
@@ -69,7 +69,7 @@ from rag_kernels.offline.lowering.rules_place import (
     upsample_linear,
     upsample_nearest,
 )
-from rag_kernels.offline.lowering.rules_point import (
+from rag_kernels.offline.lowering.rules.point import (
     add_or_sub,
     arange,
     cast_to,
@@ -102,8 +102,8 @@ from rag_kernels.offline.lowering.rules_point import (
     where_of,
     with_numbers,
 )
-from rag_kernels.offline.lowering.rules_pool import avg_pool, max_pool, max_pool_with_indices
-from rag_kernels.offline.lowering.rules_reduce import (
+from rag_kernels.offline.lowering.rules.pool import avg_pool, max_pool, max_pool_with_indices
+from rag_kernels.offline.lowering.rules.reduce import (
     arg_extreme,
     cosine_similarity,
     count_nonzero,
@@ -123,8 +123,8 @@ from rag_kernels.offline.lowering.rules_reduce import (
     variance,
     vector_norm,
 )
-from rag_kernels.offline.lowering.rules_sample import affine_grid, cdist, col2im, grid_sample, im2col
-from rag_kernels.offline.lowering.rules_scatter import (
+from rag_kernels.offline.lowering.rules.sample import affine_grid, cdist, col2im, grid_sample, im2col
+from rag_kernels.offline.lowering.rules.scatter import (
     bincount,
     embedding_backward,
     histogram,
@@ -134,8 +134,8 @@ from rag_kernels.offline.lowering.rules_scatter import (
     max_unpool,
     scatter,
 )
-from rag_kernels.offline.lowering.rules_segment import embedding_bag, segment_reduce
-from rag_kernels.offline.lowering.rules_shape import (
+from rag_kernels.offline.lowering.rules.segment import embedding_bag, segment_reduce
+from rag_kernels.offline.lowering.rules.shape import (
     broadcast_tensors,
     cat,
     chunk,
@@ -155,7 +155,7 @@ from rag_kernels.offline.lowering.rules_shape import (
     unfold,
     view,
 )
-from rag_kernels.offline.lowering.rules_windows import (
+from rag_kernels.offline.lowering.rules.windows import (
     adaptive_avg_pool,
     adaptive_avg_pool_backward,
     avg_pool_backward,

@@ -1,7 +1,7 @@
 """Pointwise coverage: ATen name -> the expression over its operands.
 
 Comes in: the base name of an ATen operator. Goes out: a function of expressions (`ir/expressions.py`), one parameter an
-operand. Knows nothing of shapes: the files `rules_*.py` have the operators that need more than one expression.
+operand. Knows nothing of shapes: the files of `rules/` have the operators that need more than one expression.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.patterns import HALVED, LEAST_COLUMNS, LEAST_ROWS
 from rag_kernels.offline.lowering.factor_lines import with_factors_in_lines
 from rag_kernels.offline.lowering.lower import WRITTEN_OUT, Lowering, Rule
-from rag_kernels.offline.lowering.rules_convolution import convolution
-from rag_kernels.offline.lowering.rules_einsum import einsum, letters_of
-from rag_kernels.offline.lowering.rules_product import addmm, attention, linear, matmul, scaled_mm, shape_of
+from rag_kernels.offline.lowering.rules.convolution import convolution
+from rag_kernels.offline.lowering.rules.einsum import einsum, letters_of
+from rag_kernels.offline.lowering.rules.product import addmm, attention, linear, matmul, scaled_mm, shape_of
 
 THIN_DEPTH = 512  # of a product of few columns: its rows stay in a cache while each column reads them
 

@@ -36,9 +36,9 @@ from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.computed import apart, at, iota, length, loop
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.rules_norm import LOWEST
-from rag_kernels.offline.lowering.rules_order import sorted_place
-from rag_kernels.offline.lowering.rules_shape import cat, slice_value
+from rag_kernels.offline.lowering.rules.norm import LOWEST
+from rag_kernels.offline.lowering.rules.order import sorted_place
+from rag_kernels.offline.lowering.rules.shape import cat, slice_value
 
 # Padding and rolling ------------------------------------------------------------------------------------------------
 
@@ -329,7 +329,7 @@ def cubic_weight(part: Expr, tap: int) -> Expr:
 
 
 def index(lowering: Lowering, node: Node) -> ir.Value:
-    """Return elements at integer tensors: `x[:, i, j]`. Nothing outside of the tensor is read (see `rules_norm`)."""
+    """Return elements at integer tensors: `x[:, i, j]`. Nothing outside of the tensor is read (see `norm.py`)."""
     source, names = lowering.value(given(node, 0)), tuple(given(node, 1))
     names = (*names, *[None] * (len(source.dims) - len(names)))
     chosen = [d for d, name in enumerate(names) if name is not None]

@@ -27,7 +27,7 @@ from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.computed import placed
 from rag_kernels.offline.lowering.lower import Lowering
-from rag_kernels.offline.lowering.rules_reduce import centred_square, mean_of
+from rag_kernels.offline.lowering.rules.reduce import centred_square, mean_of
 
 LOWEST = {"bool": False, "uint8": 0, "int8": -128, "int16": -32768, "int32": -(1 << 31), "int64": -(1 << 63)}
 """What an integer element becomes whose index is out of range; a floating one becomes NaN."""

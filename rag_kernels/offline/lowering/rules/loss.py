@@ -31,8 +31,8 @@ from rag_kernels.offline.ir.expressions import (
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.pointwise import relu
-from rag_kernels.offline.lowering.rules_norm import gather_along
-from rag_kernels.offline.lowering.rules_reduce import mean_of, softmax_parts
+from rag_kernels.offline.lowering.rules.norm import gather_along
+from rag_kernels.offline.lowering.rules.reduce import mean_of, softmax_parts
 
 
 def reduced(lowering: Lowering, value: ir.Value, how: Any) -> ir.Value:

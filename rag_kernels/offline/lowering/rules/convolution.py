@@ -16,8 +16,8 @@ from rag_kernels.offline.ir.expressions import add, mul, quotient
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.rules_pool import per_dimension, windows_along
-from rag_kernels.offline.lowering.rules_product import factor_of, operand, shape_of
+from rag_kernels.offline.lowering.rules.pool import per_dimension, windows_along
+from rag_kernels.offline.lowering.rules.product import factor_of, operand, shape_of
 
 
 def convolution(rank: int, *, transpose: bool = False) -> Rule:

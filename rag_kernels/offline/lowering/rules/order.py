@@ -17,8 +17,8 @@ from rag_kernels.offline.ir.expressions import Expr, both, cast, inverse, quotie
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.computed import apart, loop
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.rules_norm import gather_along
-from rag_kernels.offline.lowering.rules_shape import slice_value
+from rag_kernels.offline.lowering.rules.norm import gather_along
+from rag_kernels.offline.lowering.rules.shape import slice_value
 
 LARGER = 3  # doublings of a sorted row that its comparisons serve as well
 

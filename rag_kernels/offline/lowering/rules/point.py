@@ -46,7 +46,7 @@ from rag_kernels.offline.lowering import activations
 from rag_kernels.offline.lowering.arguments import graph_dtype, operand_dtype, out_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rounded_products import as_rounded
-from rag_kernels.offline.lowering.rules_shape import pieces
+from rag_kernels.offline.lowering.rules.shape import pieces
 
 POWERS: dict[float, Pointwise] = {
     1: lambda x: x,

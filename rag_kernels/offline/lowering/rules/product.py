@@ -18,7 +18,7 @@ from rag_kernels.offline.ir.patterns import LEAST_ROWS, narrow_dtype, strip
 from rag_kernels.offline.lowering.arguments import graph_dtype
 from rag_kernels.offline.lowering.lower import Lowering, is_cheap
 from rag_kernels.offline.lowering.rounded_products import as_rounded
-from rag_kernels.offline.lowering.rules_reduce import softmax_value
+from rag_kernels.offline.lowering.rules.reduce import softmax_value
 
 SUMMED = ("float32", "float64")
 FEW_LOADS = 4  # of a factor that is computed wherever a product reads it

@@ -17,8 +17,8 @@ from rag_kernels.offline.ir.expressions import Expr, both, div, maximum, minimum
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.computed import at
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.rules_pool import PASS_TAPS, UNIT, Window, counts, per_dimension, pooled
-from rag_kernels.offline.lowering.rules_reduce import mean_of
+from rag_kernels.offline.lowering.rules.pool import PASS_TAPS, UNIT, Window, counts, per_dimension, pooled
+from rag_kernels.offline.lowering.rules.reduce import mean_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.computed import apart, at, iota
 from rag_kernels.offline.lowering.lower import Lowering
-from rag_kernels.offline.lowering.rules_place import indexed
-from rag_kernels.offline.lowering.rules_shape import slice_value
+from rag_kernels.offline.lowering.rules.place import indexed
+from rag_kernels.offline.lowering.rules.shape import slice_value
 
 KINDS = {"sum": Kind.SUM, "add": Kind.SUM, "mean": Kind.SUM, "prod": Kind.PROD, "multiply": Kind.PROD}
 KINDS |= {"amax": Kind.MAX, "max": Kind.MAX, "amin": Kind.MIN, "min": Kind.MIN}

@@ -13,7 +13,7 @@ from string import ascii_letters
 from rag_kernels.eval.records import Node, Value
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.lowering.lower import Lowering
-from rag_kernels.offline.lowering.rules_product import SUMMED, factor_of, of_factors, operand, shape_of
+from rag_kernels.offline.lowering.rules.product import SUMMED, factor_of, of_factors, operand, shape_of
 
 
 def einsum(lowering: Lowering, node: Node) -> ir.Value:

@@ -19,7 +19,7 @@ from rag_kernels.offline.ir.patterns import before_rounding
 from rag_kernels.offline.lowering.arguments import graph_dtype, out_dtype
 from rag_kernels.offline.lowering.computed import for_windows
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.rules_pool import windows_along
+from rag_kernels.offline.lowering.rules.pool import windows_along
 
 
 def reshape(lowering: Lowering, node: Node) -> ir.Value:

@@ -34,8 +34,8 @@ from rag_kernels.offline.ir.expressions import (
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.computed import apart, at, iota, length, loop
 from rag_kernels.offline.lowering.lower import Lowering
-from rag_kernels.offline.lowering.rules_place import bordered, cubic_weight, is_inside
-from rag_kernels.offline.lowering.rules_pool import windows, windows_along
+from rag_kernels.offline.lowering.rules.place import bordered, cubic_weight, is_inside
+from rag_kernels.offline.lowering.rules.pool import windows, windows_along
 
 BILINEAR, NEAREST, BICUBIC = range(3)
 ZEROS, BORDER, REFLECTION = range(3)

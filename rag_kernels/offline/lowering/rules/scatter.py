@@ -3,7 +3,7 @@
 Comes in: a graph node and the `Lowering` that builds values. Goes out: the node's value, or `ir.Unfusable` with the
 reason. All are one step (`steps.Scattered`): a base, places, values, and how those join that have one place. What lies
 outside of the base, for which PyTorch raises an error or ends the CUDA context, is left out. Sums by an index that is
-known to rise are segments (`rules_segment.py`).
+known to rise are segments (`segment.py`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.computed import apart, iota, loop
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.rules_place import stretched
-from rag_kernels.offline.lowering.rules_segment import KINDS, start_of, summed_by_segments
+from rag_kernels.offline.lowering.rules.place import stretched
+from rag_kernels.offline.lowering.rules.segment import KINDS, start_of, summed_by_segments
 
 JOINED_AS = {"int16": "int32", "int8": "int32", "uint8": "int32"}  # narrow integers wrap when they are cast back
 
