@@ -1,8 +1,8 @@
 """Writes docs/reference/worker_messages.md from both ends of what crosses a process: `python docs/make_messages.py`.
 
-Comes in, as source: the files that name a function of a child by a string, the records of `eval.messages.protocol`, the
-judge's side that makes them and the children that match on them. Goes out: for each name where it is called from, and
-for each request who makes it, what answers it, and what comes back.
+Comes in, as source: the files that name a function of a child by a string, the records of `eval.messages`, the judge's
+side that makes them and the children that match on them. Goes out: for each name where it is called from, and for each
+request who makes it, what answers it, and what comes back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from rag_kernels.eval.messages import protocol
+from rag_kernels.eval.messages import to_candidate, to_reference
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("eval", "archive", "ingest", "rag_kernels", "app")
@@ -30,7 +30,7 @@ request. Here are both ends of each. A child is a fork of a warm parent (`eval/p
 
 This page is made by `python docs/make_messages.py`.
 """
-REQUESTS = """Requests are records of `eval/messages/protocol.py`. The judge's side makes one and waits for the one kind
+REQUESTS = """Requests are records of `eval/messages/`. The judge's side makes one and waits for the one kind
 of reply that it names; the child matches on it in `answer`, and mypy holds that no request is left out.
 """
 
@@ -50,15 +50,15 @@ REFERENCE = Conversation(
     "The judge and the reference's worker",
     "eval/children/reference.py",
     "Reference",
-    get_args(protocol.ReferenceRequest),
-    protocol.OpenReference,
+    get_args(to_reference.ReferenceRequest),
+    to_reference.OpenReference,
 )
 CANDIDATE = Conversation(
     "The judge and a candidate's worker",
     "eval/children/candidate.py",
     "Loaded",
-    get_args(protocol.CandidateRequest),
-    protocol.OpenCandidate,
+    get_args(to_candidate.CandidateRequest),
+    to_candidate.OpenCandidate,
 )
 
 

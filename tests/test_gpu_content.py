@@ -15,7 +15,7 @@ from rag_kernels.eval.children import candidate
 from rag_kernels.eval.children.candidate import Bound
 from rag_kernels.eval.children.gpu_buffers import SMALL, compose_all, digest
 from rag_kernels.eval.children.gpu_exchange import Exchange, KeptOutputs
-from rag_kernels.eval.messages.protocol import Bind, Binding
+from rag_kernels.eval.messages.to_candidate import Bind, Binding
 from rag_kernels.eval.records import TensorSpec
 
 

@@ -17,7 +17,7 @@ from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import device_file, read_device
 from rag_kernels.eval.machine.device_lock import DeviceLock
-from rag_kernels.eval.messages.protocol import CompileAhead, PrepareVariant
+from rag_kernels.eval.messages.to_reference import CompileAhead, PrepareVariant
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import SLOWER_ELSEWHERE, Candidate, FunctionalProblem, Passed

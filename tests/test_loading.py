@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rag_kernels.eval.children.candidate_code import ModuleCode
-from rag_kernels.eval.messages.protocol import Binding, Held, InContent
+from rag_kernels.eval.messages.to_candidate import Binding, Held, InContent
 
 HEAD = """import torch
 import torch.nn as nn

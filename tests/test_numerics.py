@@ -22,7 +22,7 @@ from rag_kernels.eval.input_kinds import (
     TWINS,
     WHOLE,
 )
-from rag_kernels.eval.messages.protocol import Comparison
+from rag_kernels.eval.messages.to_reference import Comparison
 from rag_kernels.eval.numerics.blocks import BLOCK
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.input_draws import (

@@ -45,7 +45,9 @@ from rag_kernels.eval.children.gpu_exchange import Exchange
 from rag_kernels.eval.children.memory import MemoryCount
 from rag_kernels.eval.children.profiling import loaded_libraries, profile
 from rag_kernels.eval.children.thread_state import is_ieee, team_is_ieee, team_settings, use_team
-from rag_kernels.eval.messages.protocol import (
+from rag_kernels.eval.messages.protocol import candidate_opening, candidate_request, numbered
+from rag_kernels.eval.messages.to_both import Done, MemoryTaken, Settle, TellMemory
+from rag_kernels.eval.messages.to_candidate import (
     Bind,
     Binding,
     Burst,
@@ -59,14 +61,12 @@ from rag_kernels.eval.messages.protocol import (
     CandidateReply,
     CandidateRequest,
     ComposeContents,
-    Done,
     Hashed,
     HashInputs,
     HashOutputs,
     HoldDraw,
     Instead,
     JoinExchange,
-    MemoryTaken,
     Mute,
     OpenCandidate,
     Profile,
@@ -76,14 +76,9 @@ from rag_kernels.eval.messages.protocol import (
     Ready,
     RecordCalls,
     Recorded,
-    Settle,
     StateLeft,
-    TellMemory,
     TellState,
     UseThreads,
-    candidate_opening,
-    candidate_request,
-    numbered,
 )
 from rag_kernels.eval.process.channel import Channel, Failed
 from rag_kernels.eval.records import TensorSpec

@@ -18,7 +18,7 @@ from rag_kernels.eval.build.candidate_form import kernels_text
 from rag_kernels.eval.build.composed_forward import Kernels, composed_forward, composed_halves
 from rag_kernels.eval.build.nvrtc import SplitKernels, kernel_names
 from rag_kernels.eval.build.torch_extension import lighten
-from rag_kernels.eval.messages.protocol import Binding, CandidateCode, Held, InContent
+from rag_kernels.eval.messages.to_candidate import Binding, CandidateCode, Held, InContent
 from rag_kernels.eval.source_form import source_form
 
 

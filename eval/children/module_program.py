@@ -17,7 +17,8 @@ import torch
 
 from rag_kernels.eval.build.call_file import CALL_LINE, REFUSED
 from rag_kernels.eval.children.candidate_code import load
-from rag_kernels.eval.messages.protocol import GivenTensor, module_call
+from rag_kernels.eval.messages.protocol import module_call
+from rag_kernels.eval.messages.to_candidate import GivenTensor
 
 
 class Given:

@@ -59,20 +59,19 @@ from rag_kernels.eval.input_kinds import (
 )
 from rag_kernels.eval.machine.full_memory import ran_out_of_memory
 from rag_kernels.eval.marked_values import constants_of, ignored_targets
-from rag_kernels.eval.messages.protocol import (
+from rag_kernels.eval.messages.protocol import opens_reference, reference_opening, reference_request
+from rag_kernels.eval.messages.to_both import Done, Leaf, MemoryTaken, Settle, TellMemory, Unsupported
+from rag_kernels.eval.messages.to_reference import (
     AskForProbes,
     BringDraw,
     CallVariant,
     CheckOutputs,
     CompileAhead,
     ComputeAnswer,
-    Done,
     Drawn,
     EmptyExchange,
     Exchanged,
-    Leaf,
     MakeDraw,
-    MemoryTaken,
     OfferDraw,
     Opened,
     OpenReference,
@@ -81,17 +80,11 @@ from rag_kernels.eval.messages.protocol import (
     ReadyVariant,
     ReferenceReply,
     ReferenceRequest,
-    Settle,
     ShowPrecision,
     TakeOutputs,
-    TellMemory,
     Timed,
     TookOutputs,
-    Unsupported,
     WriteContent,
-    opens_reference,
-    reference_opening,
-    reference_request,
 )
 from rag_kernels.eval.numerics.eight_bits import in_float32, narrowed
 from rag_kernels.eval.numerics.exactness_probe import probed_contents, probes_of

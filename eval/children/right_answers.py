@@ -22,7 +22,7 @@ from rag_kernels.eval.children.bound_module import BoundModule
 from rag_kernels.eval.index_ties import index_source, is_rounded
 from rag_kernels.eval.input_kinds import precision_class
 from rag_kernels.eval.machine.full_memory import ran_out_of_memory
-from rag_kernels.eval.messages.protocol import Answered, Checked, Comparison, PrecisionShown
+from rag_kernels.eval.messages.to_reference import Answered, Checked, Comparison, PrecisionShown
 from rag_kernels.eval.numerics.compare import (
     LIMITS,
     MOST_BITS,

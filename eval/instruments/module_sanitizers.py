@@ -32,7 +32,7 @@ from rag_kernels.eval.instruments.sanitizers import (
     sanitized,
     side_by_side,
 )
-from rag_kernels.eval.messages.protocol import CandidateCode, GivenTensor, ModuleCall
+from rag_kernels.eval.messages.to_candidate import CandidateCode, GivenTensor, ModuleCall
 from rag_kernels.eval.places import PACKAGE
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate

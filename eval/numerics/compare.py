@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rag_kernels.eval.messages.protocol import Comparison
+from rag_kernels.eval.messages.to_reference import Comparison
 from rag_kernels.eval.numerics.blocks import blocks, one_thread, pieces
 from rag_kernels.eval.numerics.eight_bits import EIGHT_BITS, comparable, in_float32, narrowed
 

@@ -29,7 +29,9 @@ from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, anywhere, 
 from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.machine.device import threads
-from rag_kernels.eval.messages.protocol import (
+from rag_kernels.eval.messages.protocol import numbered, reply_to
+from rag_kernels.eval.messages.to_both import Done, MemoryTaken, Settle, TellMemory
+from rag_kernels.eval.messages.to_candidate import (
     Bind,
     Binding,
     Burst,
@@ -44,7 +46,6 @@ from rag_kernels.eval.messages.protocol import (
     CandidateReply,
     CandidateRequest,
     ComposeContents,
-    Done,
     Hashed,
     HashInputs,
     HashOutputs,
@@ -53,11 +54,8 @@ from rag_kernels.eval.messages.protocol import (
     InContent,
     Instead,
     JoinExchange,
-    MemoryTaken,
     Mute,
-    OfferDraw,
     OpenCandidate,
-    Opened,
     Profile,
     ProfileCall,
     Pull,
@@ -65,14 +63,11 @@ from rag_kernels.eval.messages.protocol import (
     Ready,
     RecordCalls,
     Recorded,
-    Settle,
     StateLeft,
-    TellMemory,
     TellState,
     UseThreads,
-    numbered,
-    reply_to,
 )
+from rag_kernels.eval.messages.to_reference import OfferDraw, Opened
 from rag_kernels.eval.process.process_tree import Resident, grown_bytes
 from rag_kernels.eval.process.workers import Worker, WorkerFailed
 from rag_kernels.eval.records import (

@@ -73,7 +73,8 @@ from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import cache_bytes, measured, threads
 from rag_kernels.eval.machine.device_lock import DeviceLock
 from rag_kernels.eval.marked_values import ignored_targets
-from rag_kernels.eval.messages.protocol import (
+from rag_kernels.eval.messages.to_both import Done
+from rag_kernels.eval.messages.to_reference import (
     Answered,
     AskForProbes,
     BringDraw,
@@ -81,7 +82,6 @@ from rag_kernels.eval.messages.protocol import (
     CheckOutputs,
     Comparison,
     ComputeAnswer,
-    Done,
     Drawn,
     EmptyExchange,
     Exchanged,

@@ -16,17 +16,8 @@ from contextlib import contextmanager
 from rag_kernels.eval.buffers.call_content import plain
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.machine.device import floor_us
-from rag_kernels.eval.messages.protocol import (
-    CallVariant,
-    CompileAhead,
-    Done,
-    MemoryTaken,
-    PrepareVariant,
-    ReadyVariant,
-    Settle,
-    TellMemory,
-    Timed,
-)
+from rag_kernels.eval.messages.to_both import Done, MemoryTaken, Settle, TellMemory
+from rag_kernels.eval.messages.to_reference import CallVariant, CompileAhead, PrepareVariant, ReadyVariant, Timed
 from rag_kernels.eval.process.process_tree import grown_bytes
 from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.sessions.problem_session import ProblemSession

@@ -49,7 +49,7 @@ from rag_kernels.eval.input_kinds import (
     WIDE,
 )
 from rag_kernels.eval.machine.device import threads
-from rag_kernels.eval.messages.protocol import Instead
+from rag_kernels.eval.messages.to_candidate import Instead
 from rag_kernels.eval.process.process_tree import Resident
 from rag_kernels.eval.records import LEAKS, SETTINGS, Crashed, Rejected, Wrong
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped

@@ -1,0 +1,345 @@
+"""What the judge asks a candidate's worker, and what comes back: one record a request, one for its reply.
+
+The worker is opened with `OpenCandidate`; every later request is a member of `CandidateRequest`. None says what a call
+is for. `protocol.py` has the rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rag_kernels.eval.buffers.call_content import Recipe
+from rag_kernels.eval.buffers.shared_arena import ArenaLayout
+from rag_kernels.eval.messages.to_both import Done, Leaf, MemoryTaken, Settle, TellMemory
+from rag_kernels.eval.records import Backend, Role, Scalar, TensorSpec, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateCode:
+    """What there is to load: paths of what was built of it are empty where nothing was."""
+
+    tier: Tier
+    source: str
+    library: str
+    cubin: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCandidate:
+    """Load the candidate: `Done`."""
+
+    device: Backend
+    threads: int
+    code: CandidateCode
+
+
+@dataclass(frozen=True, slots=True)
+class InContent:
+    """An argument that is a tensor: the one at this place of the content."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A parameter or a buffer of the problem's module: where it lies in the content, and in the module."""
+
+    place: int
+    path: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What code is told of its arguments: their form, never the problem's source. What has a default is a module's."""
+
+    arguments: tuple[InContent | Scalar, ...]
+    constants: tuple[bool | int | float, ...]
+    keywords: tuple[tuple[str, Scalar | tuple[Scalar, ...]], ...]
+    leaves: tuple[InContent | Leaf, ...] = ()
+    init_inputs: str = "[]"  # JSON, as in `Opened`
+    held: tuple[Held, ...] = ()
+    seed: int = 0
+    beside: int | None = None  # the place whose parameters it may use too, being called in one burst with it
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Bind the code to one more set of buffers: `Done`. Sets are numbered as they are bound.
+
+    Descriptors that come along: the content's, then the outputs' (CPU) or that of the shared memory (GPU, for the first
+    set of a problem), which has `shared_bytes`. `like` is an earlier set of the same problem, whose draws it shares.
+    """
+
+    binding: Binding
+    content: ArenaLayout
+    outputs: ArenaLayout
+    writable: bool
+    strided: bool
+    like: int | None
+    shared_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldDraw:
+    """GPU only: keep the draw that lies in the shared memory now: `Done`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinExchange:
+    """GPU only: use the shared memory whose descriptor comes along, and forget the draws that are held: `Done`."""
+
+    at: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeContents:
+    """GPU only: make the contents of the next calls, poison the outputs, empty the caches if asked: `Done`.
+
+    With `late` contents come on the stream of the next burst, behind its delay: until then there are zeros. The
+    argument of that number comes last, from a kernel that lets the next one begin before it has ended. With `watched`
+    such a kernel reads what stands in the outputs.
+    """
+
+    at: tuple[int, ...]
+    recipes: tuple[Recipe, ...]
+    poisons: tuple[int, ...]
+    cold: bool
+    late: int | None = None
+    watched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Before calls: leave no result of an earlier one, put state back: `Done`."""
+
+    at: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The timed call: `Done`. What it is for is never said."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Timed calls on several sets in this order, with one wait at the end: `Done`.
+
+    GPU: with a moment of `time.monotonic` to begin at they are queued behind a delay until then.
+    """
+
+    order: tuple[int, ...]
+    begin_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Copy the outputs into the judge's memory, where they are not already: `Pulled`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Of each output shape, dtype and device; whether all around the tensors is as it was, and the rounding too.
+
+    `in_order` says that what a call left was there for who came next on the stream, `waited` that it wrote nothing
+    while who came before could still read what stood there.
+    """
+
+    form: tuple[tuple[tuple[int, ...], str, str], ...]
+    intact: bool
+    arithmetic: bool
+    in_order: bool = True
+    waited: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class HashOutputs:
+    """A fingerprint of the outputs where they are: `Hashed`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class HashInputs:
+    """GPU only: a hash of the inputs as they are on the device now: `Hashed`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class UseThreads:
+    """Use another number of OpenMP threads; `alone` gives one, whatever is asked for: `Done`."""
+
+    count: int
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallOn:
+    """CPU kernels: call it so often on the same content, until outputs differ or time is over: `Called`."""
+
+    at: int
+    times: int
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallTogether:
+    """CPU kernels: call it at two places from two threads, so often each, until outputs differ: `Called`."""
+
+    first: int
+    second: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallByThreads:
+    """CPU kernels: call it once in each of so many threads, one after another, until time is over: `Called`."""
+
+    at: int
+    times: int
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallOnFirst:
+    """CPU kernels: call it on the first lines of these arguments and results, as many as `counts` says, one after
+    another until time is over: `Called`.
+    """
+
+    at: int
+    arguments: tuple[int, ...]
+    results: tuple[int, ...]
+    counts: tuple[int, ...]
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """`times`: calls that were made; whether one left other outputs than the first did."""
+
+    times: int
+    differs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TellState:
+    """Tell what calls have left behind in the process: `StateLeft`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateLeft:
+    """Whether every thread of OpenMP computes by IEEE 754, and whether its settings are as they were made."""
+
+    arithmetic: bool
+    settings: bool
+
+
+# What a composed source's kernels do: their last tensor becomes the first, or the last, of others that are as large.
+Instead = Literal["", "nothing", "the first", "the last"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """Composed tier: let the own kernels do nothing, or copy an argument, or ("") work again: `Done`."""
+
+    instead: Instead
+
+
+@dataclass(frozen=True, slots=True)
+class CallHalves:
+    """A training step: make a call in which another forward comes between its forward and its backward: `Done`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCalls:
+    """Composed tier: make one call and record what its kernels are called with: `Recorded`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The calls as a checked program reads them, in base64, or why they are left out."""
+
+    calls: str
+    left_out: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileCall:
+    """Make one call under a profiler: `Profile`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Microseconds by kernel (GPU) or operator (CPU), and what the candidate changed.
+
+    `native`: native libraries that it loaded; `flags`: switches of torch that it moved.
+    """
+
+    kernels: dict[str, float]
+    native: tuple[str, ...]
+    flags: tuple[str, ...]
+
+
+CandidateRequest = (
+    Call
+    | Ready
+    | Burst
+    | Bind
+    | HoldDraw
+    | JoinExchange
+    | ComposeContents
+    | Pull
+    | HashOutputs
+    | HashInputs
+    | UseThreads
+    | CallOn
+    | CallTogether
+    | CallByThreads
+    | CallOnFirst
+    | Mute
+    | CallHalves
+    | RecordCalls
+    | ProfileCall
+    | Settle
+    | TellMemory
+    | TellState
+)
+CandidateReply = Done | Pulled | Hashed | Recorded | Profile | MemoryTaken | StateLeft | Called
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTensor:
+    """A tensor's content in base64."""
+
+    spec: TensorSpec
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCall:
+    """One call of a module in a program of its own, in a file (`eval.children.module_program`)."""
+
+    device: Backend
+    code: CandidateCode
+    binding: Binding
+    tensors: tuple[GivenTensor, ...]
