@@ -23,7 +23,7 @@ from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Rejec
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing_rule import TimingRule
-from rag_kernels.eval.trial.checks import READS_EARLY
+from rag_kernels.eval.trial.activity_checks import READS_EARLY
 from rag_kernels.eval.zoo.exploits.cuda_timing import SPECIMENS
 from rag_kernels.eval.zoo.honest.corpus import cuda_kernels
 from rag_kernels.eval.zoo.tasks import TASKS

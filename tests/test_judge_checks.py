@@ -33,7 +33,8 @@ from rag_kernels.eval.sessions.candidate_session import LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.steps import computes_all
-from rag_kernels.eval.trial.checks import AFTER_REFUSED, Checks, Findings, _kept
+from rag_kernels.eval.trial.checks import Checks, Findings
+from rag_kernels.eval.trial.long_use_checks import AFTER_REFUSED, after_refused, keeps_nothing, kept_bytes
 from rag_kernels.eval.trial.other_sizes import OtherSizes
 from rag_kernels.eval.trial.result_class import fuses_nothing
 from rag_kernels.eval.trial.trial import Trial
@@ -148,10 +149,10 @@ def test_calls_keep_what_every_part_of_them_keeps() -> None:
     def after(*mib: int) -> list[tuple[int, Resident | None]]:
         return [(10 * n, Resident(held << 20, 0, 0)) for n, held in enumerate(mib)]
 
-    assert _kept(after(100, 102, 104)) == 4 << 20  # asked again
-    assert not _kept(after(100, 102, 104, 104)) and not _kept(after(100, 100, 102))
-    assert _kept(after(100, 101, 102, 103, 104, 105)) == 5 << 20
-    assert not _kept([*after(100, 102), (20, None)])
+    assert kept_bytes(after(100, 102, 104)) == 4 << 20  # asked again
+    assert not kept_bytes(after(100, 102, 104, 104)) and not kept_bytes(after(100, 100, 102))
+    assert kept_bytes(after(100, 101, 102, 103, 104, 105)) == 5 << 20
+    assert not kept_bytes([*after(100, 102), (20, None)])
 
 
 def test_an_honest_product_is_strict(judge: LocalJudge, linear: FunctionalProblem) -> None:
@@ -433,7 +434,7 @@ def test_memory_for_each_thread_or_size_is_told(looked_up: tuple[ProblemSession,
     session, subject = looked_up
     place, told = subject.bind(session), []
     for sized in (None, None, place):
-        Checks(subject, place, found := Findings(), frozenset()).keeps_nothing(place, sized)
+        keeps_nothing(Checks(subject, place, found := Findings(), frozenset()), place, sized)
         told.append((found.labels, *found.checks, *(note.partition(", ")[2] for note in found.notes)))
     assert told == [
         (["leaks memory"], "some for each thread that calls it"),
@@ -449,7 +450,7 @@ def test_a_refused_call_leaves_nothing_for_the_next(looked_up: tuple[ProblemSess
     checks = Checks(subject, place, Findings(), frozenset())
     checks.first_draw("as ever")
     with pytest.raises(Stopped) as stopped:
-        checks.after_refused(place)
+        after_refused(checks, place)
     assert isinstance(stopped.value.verdict, Wrong) and stopped.value.verdict.input_class == AFTER_REFUSED
     checks.first_draw("as ever")
     refused = session.special(OUT_OF_RANGE)

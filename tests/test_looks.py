@@ -20,15 +20,9 @@ from rag_kernels.eval.buffers.call_content import (
     with_rows_of,
 )
 from rag_kernels.eval.build.candidate_form import asks_for_sanitizers, looks_for_sanitizers
-from rag_kernels.eval.numerics.input_draws import (
-    MOST_WIDE,
-    at_constants,
-    is_sorted,
-    is_structured,
-    redraw,
-    repeated,
-    widened,
-)
+from rag_kernels.eval.numerics.arranged_inputs import is_sorted, is_structured
+from rag_kernels.eval.numerics.input_draws import at_constants, redraw
+from rag_kernels.eval.numerics.integer_draws import MOST_WIDE, repeated, widened
 from rag_kernels.eval.numerics.rounding_faults import rounding_fault
 from rag_kernels.eval.records import IndexBound, TensorSpec
 from rag_kernels.eval.timing.race import Times

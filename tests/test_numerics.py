@@ -23,26 +23,20 @@ from rag_kernels.eval.input_kinds import (
     WHOLE,
 )
 from rag_kernels.eval.messages.to_reference import Comparison
-from rag_kernels.eval.numerics.blocks import BLOCK
-from rag_kernels.eval.numerics.compare import compare
-from rag_kernels.eval.numerics.input_draws import (
-    beside_others,
+from rag_kernels.eval.numerics.arranged_inputs import (
     disordered,
-    far_parameter,
     in_runs,
     irregular,
     is_mask,
     is_structured,
     lines_moved,
-    next_to_multiples,
-    on_side_of,
-    out_of_range,
-    put_far_apart,
-    put_same_sums,
-    redraw,
     some_lines_zero,
-    widest,
 )
+from rag_kernels.eval.numerics.blocks import BLOCK
+from rag_kernels.eval.numerics.compare import compare
+from rag_kernels.eval.numerics.input_draws import far_parameter, on_side_of, redraw
+from rag_kernels.eval.numerics.inputs_together import beside_others, put_far_apart, put_same_sums
+from rag_kernels.eval.numerics.integer_draws import next_to_multiples, out_of_range, widest
 from rag_kernels.eval.numerics.oracle import right_answer
 from rag_kernels.eval.numerics.rounding_noise import Chance
 from rag_kernels.eval.numerics.searched_inputs import search

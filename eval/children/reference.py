@@ -86,30 +86,26 @@ from rag_kernels.eval.messages.to_reference import (
     TookOutputs,
     WriteContent,
 )
-from rag_kernels.eval.numerics.eight_bits import in_float32, narrowed
-from rag_kernels.eval.numerics.exactness_probe import probed_contents, probes_of
-from rag_kernels.eval.numerics.input_draws import (
-    at_constants,
-    beside_others,
+from rag_kernels.eval.numerics.arranged_inputs import (
     disordered,
-    far_parameter,
-    from_the_end,
     in_runs,
     irregular,
     is_mask,
     is_sorted,
     is_structured,
     lines_moved,
+    some_lines_zero,
+)
+from rag_kernels.eval.numerics.eight_bits import in_float32, narrowed
+from rag_kernels.eval.numerics.exactness_probe import probed_contents, probes_of
+from rag_kernels.eval.numerics.input_draws import at_constants, far_parameter, on_side_of, redraw, spoiled
+from rag_kernels.eval.numerics.inputs_together import beside_others, put_far_apart, put_same_sums
+from rag_kernels.eval.numerics.integer_draws import (
+    from_the_end,
     next_to_multiples,
-    on_side_of,
     out_of_range,
-    put_far_apart,
-    put_same_sums,
-    redraw,
     repeated,
     some_ignored,
-    some_lines_zero,
-    spoiled,
     widened,
     widest,
 )

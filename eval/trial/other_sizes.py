@@ -25,7 +25,8 @@ from rag_kernels.eval.records import (
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
-from rag_kernels.eval.trial.checks import AFTER_REFUSED, Checks, Findings
+from rag_kernels.eval.trial.checks import Checks, Findings
+from rag_kernels.eval.trial.long_use_checks import AFTER_REFUSED
 
 MOST_RESTS_S = 10.0
 MOST_TILES_S, MOST_OF_TILES_S = 3.0, 10.0  # of a kernel that takes any size, and of one that refuses some

@@ -16,6 +16,7 @@ from rag_kernels.eval.timing.baseline import Baseline
 from rag_kernels.eval.timing.looks import draw_ahead
 from rag_kernels.eval.timing.paired_ratio import median_us, product
 from rag_kernels.eval.timing.race import Kept, Race, Times, order_matters, self_check
+from rag_kernels.eval.trial.activity_checks import done_means_done, nothing_beside
 from rag_kernels.eval.trial.checks import Checks
 from rag_kernels.eval.trial.recurrence import depends_on_recurrence, needs_no_recurrence
 
@@ -61,7 +62,7 @@ class Timing:
         times = timed.times
         for kept in times.kept:
             self._check(kept)
-        self.checks.nothing_beside()
+        nothing_beside(self.checks)
         self.checks.rounding()
         if "rechecks" not in self.without:
             self.found.checks.append(f"{len(times.kept) + times.checked} timed calls")
@@ -82,7 +83,7 @@ class Timing:
             if not self._is_quiet():
                 self.found.label("noisy machine")
         self._clocks(times)
-        self.checks.done_means_done()
+        done_means_done(self.checks)
         if race.calls > 1:
             self.found.label("burst-timed")
         short = race.asking(times) > self.rule.most_asking

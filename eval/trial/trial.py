@@ -46,9 +46,19 @@ from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCand
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.timing.baseline import Baseline
+from rag_kernels.eval.trial.activity_checks import done_means_done, nothing_came_later, waits_for_its_inputs
 from rag_kernels.eval.trial.checks import FINITE_ONLY, Checks, Findings
+from rag_kernels.eval.trial.long_use_checks import (
+    after_refused,
+    infinities,
+    keeps_nothing,
+    leaves_nothing,
+    many_calls,
+    together,
+)
 from rag_kernels.eval.trial.other_sizes import SMALLER, OtherSizes
 from rag_kernels.eval.trial.physical_floor import Finding, finding, settled_floor_us
+from rag_kernels.eval.trial.precision_checks import factors, probe
 from rag_kernels.eval.trial.recorder import Recorder
 from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library
 from rag_kernels.eval.trial.surroundings import looks_around
@@ -120,7 +130,7 @@ class Trial:
                 place = self._stage("load", lambda: subject.bind(self.session))
                 checks = Checks(subject, place, self.found, self.without)
                 self.extra_bytes = self._stage("check", lambda: subject.peak_bytes(place))
-                self._stage("check", checks.done_means_done)
+                self._stage("check", lambda: done_means_done(checks))
                 small_alive = self._stage("special", lambda: self._special(subject, checks))
                 if small_alive:
                     return self._rest(subject, place, baseline)
@@ -134,26 +144,26 @@ class Trial:
         if not self.tried_special:  # its worker was lost at smaller sizes
             self._stage("special", lambda: self._special_where_it_can(subject, checks))
         self._stage("check", checks.draws)
-        self._stage("check", checks.waits_for_its_inputs)
+        self._stage("check", lambda: waits_for_its_inputs(checks))
         self._stage("check", lambda: self._elsewhere(subject, checks))
         self.call_s = subject.accounts[-1].call_s
         if self.thorough:
-            self._stage("check", checks.factors)
+            self._stage("check", lambda: factors(checks))
             self._stage("repeat", lambda: checks.repeats(self.session.limits.repeats))
             self._stage("sanitize", self._sanitize)
         seen = self._stage("classify", lambda: self._classify(subject, place, checks))
         self._stage("prepare", self.baselines)
         timed = self._stage("time", lambda: Timing(self.known, checks, thorough=self.thorough).run(baseline))
         self.extra_bytes = max((b for b in (self.extra_bytes, timed.peak_bytes) if b is not None), default=None)
-        self._stage("check", checks.leaves_nothing)
+        self._stage("check", lambda: leaves_nothing(checks))
         if self.candidate.tier == "kernel":  # PyTorch's own products and gradients rest on the team they are told of
             self._stage("repeat", lambda: checks.teams(self.others.small_place(subject, place)))
         if self.thorough:
             self._stage("repeat", self._in_another_worker)
             self._stage("repeat", self._on_older_processors)
         if not self.searches or self._stage("odd", lambda: self.others.search(subject)):
-            checks.done_means_done()
-            checks.nothing_came_later()
+            done_means_done(checks)
+            nothing_came_later(checks)
         return self._passed(timed, baseline, seen)
 
     def _open(self) -> LoadedCandidate:
@@ -182,7 +192,7 @@ class Trial:
         if self.others.fails_somewhere:
             return self._special_where_it_can(subject, checks)
         tight = subject.places[-1] if small is not self.session else self.others.tight(subject, small)
-        checks.probe(tight)
+        probe(checks, tight)
         checks.special_values(tight)
         checks.stale_lines(tight)
         checks.one_twice(tight)
@@ -201,7 +211,7 @@ class Trial:
             with ExitStack() as opened:
                 if (other := self.others.find_smallest(opened, self._open)) is not None:
                     at_these = Checks(other, other.places[-1], self.found, self.without)
-                    at_these.probe(other.places[-1])
+                    probe(at_these, other.places[-1])
                     at_these.special_values(other.places[-1])
                     at_these.stale_lines(other.places[-1])
                     at_these.one_twice(other.places[-1])
@@ -214,7 +224,7 @@ class Trial:
         """
         self.tried_special = True
         if "special values" in self.without:
-            checks.probe(self.others.tight(subject, self.session))
+            probe(checks, self.others.tight(subject, self.session))
             return True
         kinds = [kind for kind, _ in self.session.own_specials]
         if not kinds:
@@ -223,7 +233,7 @@ class Trial:
             return True
         self.found.notes.append(f"special values at its own sizes: {why}")
         tight = self.others.tight(subject, self.session)
-        checks.probe(tight)
+        probe(checks, tight)
         checks.special_values(tight, kinds)
         return True
 
@@ -278,7 +288,7 @@ class Trial:
             return
         if self.session.fp.bounds:
             with self._open() as other:
-                Checks(other, place := other.bind(self.session), self.found, self.without).after_refused(place)
+                after_refused(Checks(other, place := other.bind(self.session), self.found, self.without), place)
         for spoiled in (True, False):  # by infinities, which some honest kernels do not survive
             with self._open() as other:
                 if spoiled and not self._survives_infinities(other):
@@ -286,16 +296,17 @@ class Trial:
                 if not (self.others.fails_somewhere or self.others.try_least(other)):
                     return
                 place = self.others.place_for_many(other)
-                Checks(other, place, self.found, self.without).many_calls(place)
+                many_calls(Checks(other, place, self.found, self.without), place)
                 first, second = (other.bind(self.session, step=ALLOCATED_BYTES) for _ in range(2))
                 smaller = [place] * (place.session is not self.session)
                 for beside in (second, *smaller):  # of the same sizes, and of the least
-                    if why := Checks(other, first, self.found, self.without).together(first, beside, self.call_s):
+                    checks = Checks(other, first, self.found, self.without)
+                    if why := together(checks, first, beside, self.call_s):
                         self.found.label(ONE_CALLER)
                         self.found.notes.append(f"wrong where two threads call it at once: {why}"[:300])
                         return
                 sized = None if self.others.fails_somewhere else self.others.small_place(other, first)
-                Checks(other, place, self.found, self.without).keeps_nothing(place, sized)
+                keeps_nothing(Checks(other, place, self.found, self.without), place, sized)
                 return
 
     def _on_older_processors(self) -> None:
@@ -324,7 +335,8 @@ class Trial:
     def _survives_infinities(self, subject: LoadedCandidate) -> bool:
         """Make a call of which later ones may find nothing; label a kernel that ends in it, and return False."""
         try:
-            Checks(subject, subject.bind(self.known.small or self.session), self.found, self.without).infinities()
+            place = subject.bind(self.known.small or self.session)
+            infinities(Checks(subject, place, self.found, self.without))
         except Stopped as stopped:
             if isinstance(stopped.verdict, Rejected):
                 raise

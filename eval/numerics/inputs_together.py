@@ -1,0 +1,105 @@
+"""Several inputs of a call at once: far apart, of the same sums, equal here and there.
+
+Comes in: tensors as they are drawn. Goes out: what they are beside each other. Runs in the reference worker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from rag_kernels.eval.numerics.arranged_inputs import lines_of
+
+SUMMED = (
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.uint8,
+    torch.float64,
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+)
+FEW = 8  # lines that come again and again
+SAME_SUM, EXCHANGED = ((0, 0), (1, -1), (0, 0), (1, -31), (1, -33)), 2  # of two neighbours
+
+
+def put_far_apart(values: Sequence[torch.Tensor], generator: torch.Generator, *, sided: bool) -> None:
+    """Make of several operands one far larger, and another zero, one or a half; the rest stay.
+
+    Which ones is drawn for each part along the first dimension, of all operands of a form together: beside results
+    that are large a small one is not looked at. On one side of zero none is zero, and all stay there.
+    """
+    forms: dict[torch.Size, list[torch.Tensor]] = {}
+    for value in values:
+        if value.dim() and value.numel():
+            forms.setdefault(value.shape, []).append(value)
+    for shape, alike in forms.items():
+        device = alike[0].device
+        parts = (shape[0], *(1 for _ in shape[1:]))
+        part = torch.rand(max(2, len(alike)), *parts, generator=generator, device=device).argsort(0)
+        for value, place in zip(alike, part, strict=False):
+            sign = value.sign()
+            least, span = (2, 1.5) if value.dtype == torch.float16 else (5, 3)
+            power = least + span * torch.rand(shape, generator=generator, device=device)
+            few = torch.tensor([1.0, 0.5] if sided else [0.0, 1.0, -1.0, 0.5], device=device)
+            one = few[torch.randint(0, len(few), parts, generator=generator, device=device)]
+            one = (one * sign if sided else one).to(value.dtype)
+            value.copy_(
+                torch.where(place == 0, (sign * 10**power).to(value.dtype), torch.where(place == 1, one, value))
+            )
+
+
+def put_same_sums(values: Sequence[torch.Tensor], generator: torch.Generator) -> None:
+    """Make all lines of tensors of a form a few, but for two neighbours by which a sum or a polynomial stays the same:
+    exchanged, one more and one less, one more and 31 or 33 less.
+
+    Whole numbers, within what these tensors have in common.
+    """
+    forms: dict[tuple[torch.dtype, int], list[torch.Tensor]] = {}
+    for value in values:
+        if value.dim() > 1 and value.shape[-1] > 1 and value.dtype in SUMMED and value.numel():
+            forms.setdefault((value.dtype, value.shape[-1]), []).append(value)
+    for (_, n), alike in forms.items():
+        if alike[0].is_floating_point():  # of which some may be NaN or infinite
+            signed = all(bool((v < 0).any()) for v in alike)
+            low, high, margin = (-100, 100, 34) if signed else (100, 300, 34)
+        else:
+            low, high = max(int(v.min()) for v in alike), min(int(v.max()) for v in alike)
+            margin = 34 if high - low > 200 else 1
+        if high - low <= 2 * margin:
+            continue
+        device = alike[0].device
+        beside = torch.tensor(SAME_SUM, device=device)
+        lines = torch.randint(low + margin, high - margin + 1, (FEW, n), generator=generator, device=device)
+        for value in alike:
+            rows = lines_of(value)
+            drawn = lines[torch.randint(0, FEW, (len(rows),), generator=generator, device=device)].clone()
+            at = torch.randint(0, n - 1, (len(rows), 1), generator=generator, device=device)
+            kind = torch.randint(
+                0, len(SAME_SUM) if margin > 1 else EXCHANGED + 1, (len(rows),), generator=generator, device=device
+            )
+            two = torch.cat([at, at + 1], 1)
+            both = drawn.gather(1, two)
+            both = torch.where(kind.unsqueeze(1) == EXCHANGED, both.flip(1), both + beside[kind])
+            value.copy_(drawn.scatter(1, two, both).to(value.dtype).reshape(value.shape))
+
+
+def beside_others(value: torch.Tensor, others: Sequence[torch.Tensor], generator: torch.Generator) -> torch.Tensor:
+    """Return an input a part of whose elements are equal to another tensor's, as it is spread, or next to it."""
+    for other in others:
+        if not other.is_floating_point() or other.dtype != value.dtype or other.dim() == 0:
+            continue
+        try:
+            same = other.expand(value.shape)
+        except RuntimeError:
+            continue
+        above = torch.nextafter(same, torch.full_like(same, math.inf))
+        below = torch.nextafter(same, torch.full_like(same, -math.inf))
+        drawn = torch.rand(value.shape, generator=generator, device=value.device)
+        for least, near in ((0.75, same), (0.65, above), (0.55, below)):
+            value = torch.where(drawn > least, near, value)
+            drawn = torch.where(drawn > least, 0.0, drawn)
+    return value

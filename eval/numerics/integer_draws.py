@@ -1,0 +1,109 @@
+"""Kinds of whole numbers on which a candidate is checked: indices, class numbers, counts.
+
+Comes in: one integer input as the problem's own `get_inputs` made it, with what it may index. Goes out: a tensor of the
+same form with other numbers. Runs in the reference worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rag_kernels.eval.numerics.arranged_inputs import is_structured, lines_of
+from rag_kernels.eval.records import IndexBound
+
+MOST_WIDE = 1 << 24  # sums of a thousand exceed 32 bits; products of two stay within 64, and in fp64 exact
+
+
+def repeated(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return an integer input of three of its own values, which come again and again: the least, the greatest, one
+    more. Sorted if it was."""
+    flat = own.reshape(-1)
+    if flat.numel() < 2:
+        return own
+    one = flat[torch.randint(0, flat.numel(), (1,), generator=generator, device=own.device)]
+    few = torch.cat([flat.min().reshape(1), flat.max().reshape(1), one])
+    drawn = few[torch.randint(0, 3, flat.shape, generator=generator, device=own.device)]
+    drawn = drawn.sort().values if own.dim() == 1 and is_structured(own) else drawn
+    return drawn.reshape(own.shape)
+
+
+def from_the_end(own: torch.Tensor, high: int, generator: torch.Generator) -> torch.Tensor:
+    """Return indices of which half mean the same element, counted from the end."""
+    at = torch.rand(own.shape, generator=generator, device=own.device) < 0.5
+    return torch.where(at & (own >= 0), own - high, own)
+
+
+def out_of_range(own: torch.Tensor, bound: IndexBound, generator: torch.Generator) -> torch.Tensor:
+    """Return indices of which a few, the last one among them, are beyond what they index."""
+    at = torch.rand(own.shape, generator=generator, device=own.device) < 1 / 64
+    at.reshape(-1)[-1:] = True
+    info = torch.iinfo(own.dtype)
+    beyond = own.long() % 8 + bound.high
+    return torch.where(at, beyond.clamp(info.min, info.max).to(own.dtype), own)
+
+
+def some_ignored(own: torch.Tensor, mark: int, generator: torch.Generator) -> torch.Tensor:
+    """Return class numbers of which some are the mark of those that a loss leaves out."""
+    at = torch.rand(own.shape, generator=generator, device=own.device) < 0.3
+    return torch.where(at, torch.full_like(own, mark), own)
+
+
+def next_to_multiples(
+    own: torch.Tensor, others: Sequence[torch.Tensor], numbers: Sequence[int], generator: torch.Generator
+) -> torch.Tensor:
+    """Return whole numbers that are multiples of another input's, as it is spread, or of a number, or one beside.
+
+    Within the range of the problem's own.
+    """
+    divisors = [torch.tensor(n, device=own.device) for n in numbers if n > 1]
+    for other in others:
+        try:
+            divisors.append(other.long().expand(own.shape))
+        except RuntimeError:
+            continue
+    if not divisors or own.numel() < 2:
+        return own
+    divisor = divisors[int(torch.randint(0, len(divisors), (), generator=generator, device=own.device))]
+    divisor = torch.where(divisor == 0, 1, divisor)
+    beside = torch.randint(-1, 2, own.shape, generator=generator, device=own.device)
+    wide = own.long()
+    return (wide - torch.remainder(wide, divisor) + beside).clamp(int(own.min()), int(own.max())).to(own.dtype)
+
+
+def widened(own: torch.Tensor, bound: IndexBound | None, generator: torch.Generator) -> torch.Tensor:
+    """Return an integer input of other values: of either sign and beyond 16 bits, or within what they index.
+
+    A quarter are the least or the greatest.
+    """
+    info = torch.iinfo(own.dtype)
+    low, high = max(info.min, -MOST_WIDE), min(info.max, MOST_WIDE)
+    if bound is not None:
+        signed = bound.wraps and bool((own < 0).any())  # from the end, where the problem counts from there too
+        low, high = max(info.min, -bound.high if signed else bound.low), min(info.max, bound.high - 1)
+    drawn = torch.randint(low, high + 1, own.shape, generator=generator, device=own.device)
+    ends = torch.tensor([low, high], device=own.device)  # where products, and sums of two, are the largest
+    end = ends[torch.randint(0, 2, own.shape, generator=generator, device=own.device)]
+    drawn = torch.where(torch.rand(own.shape, generator=generator, device=own.device) < 0.25, end, drawn)
+    if bound is None and own.numel() > 1:  # half of it of one sign, so that sums grow beyond 32 bits
+        half = lines_of(drawn) if own.dim() > 1 else drawn.reshape(-1)
+        half[len(half) // 2 :].abs_()
+    return drawn.to(own.dtype)
+
+
+def widest(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return integers of either sign and of any length, up to half of what there is: sums of two are in range.
+
+    A quarter are next to the one before, or differ from it by what the lower half of their bits does not hold.
+    """
+    info = torch.iinfo(own.dtype)
+    shorter = torch.randint(0, info.bits - 2, own.shape, generator=generator, device=own.device)
+    drawn = torch.randint(info.max // 4, info.max // 2, own.shape, generator=generator, device=own.device)
+    sign = torch.randint(0, 2 if info.min < 0 else 1, own.shape, generator=generator, device=own.device)
+    values = ((drawn >> shorter) * (1 - 2 * sign)).reshape(-1)
+    apart = torch.tensor([1, -1, 1 << info.bits // 2, -(1 << info.bits // 2)], device=own.device)
+    beside = values.roll(1) + apart[torch.randint(0, 4, values.shape, generator=generator, device=own.device)]
+    near = torch.rand(values.shape, generator=generator, device=own.device) < 0.25
+    values = torch.where(near, beside.clamp(max(info.min // 2, -(info.max // 2)), info.max // 2), values)
+    return values.to(own.dtype).reshape(own.shape)

@@ -1,0 +1,182 @@
+"""Is a candidate right as programs use it, by many calls and callers, after one that failed; what does it leave behind?
+
+Comes in: the Checks of a loaded candidate, in a worker of its own. Goes out: labels and what was checked; the trial
+ends where it is wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice, pairwise
+
+from rag_kernels.eval.buffers.call_content import plain
+from rag_kernels.eval.input_kinds import CONSTANT_ROWS, INFINITE, OUT_OF_RANGE, REPEATED
+from rag_kernels.eval.machine.device import threads
+from rag_kernels.eval.process.process_tree import Resident
+from rag_kernels.eval.records import LEAKS, SETTINGS, Crashed, Rejected
+from rag_kernels.eval.sessions.candidate_session import BoundBuffers, Stopped
+from rag_kernels.eval.trial.checks import TRIES, Checks
+
+MANY_CALLS, MANY_S = 70_000, 4.0  # more than 16 bits count to, and how long they may take
+WARM_CALLS, WARM_S = 3000, 0.5  # of these, in which a process takes what it then keeps
+LEAK_BYTES, LEAK_A_CALL = 1 << 20, 16  # in the calls after these, and in each: the least that an allocation takes
+# Reads of a process's memory, at least and most: a leak grows between any two, others by huge pages now and then.
+LEAK_PARTS, LEAK_READS = 3, 6
+# Threads that call it once each, and numbers of lines, in a part of them; and how long a part may take.
+FEW_CALLERS, MANY_CALLERS, LEAST_LINES, MOST_LINES, KEEPS_S = 24, 500, 8, 32, 0.3
+TOGETHER = 48  # calls of each of two callers, in MANY_S at most
+AFTER_REFUSED = "after a call that it refused"
+
+
+def kept_bytes(held: Sequence[tuple[int, Resident | None]]) -> int:
+    """Return how many bytes calls keep that keep some in each part of them; 0 where one part keeps none to speak of.
+
+    `held` says after how many calls a process had how much in memory. In one part an honest kernel grows by a huge page
+    that the system makes of small ones (2 MiB); on a busy machine, where a part is a few calls, in two.
+    """
+    known = [(made, resident.own) for made, resident in held if resident is not None]
+    if len(known) < len(held) or len(known) < 2 or known[-1][0] == known[0][0]:
+        return 0
+    calls = known[-1][0] - known[0][0]
+    grown = int(min((b - a) / max(1, until - made) for (made, a), (until, b) in pairwise(known)) * calls)
+    return grown if grown > max(LEAK_BYTES, LEAK_A_CALL * calls) else 0
+
+
+def leaves_nothing(checks: Checks) -> None:
+    """Require that threads compute after calls as before them, and label settings of OpenMP that are others."""
+    if checks.place.session.on_gpu or "activity check" in checks.without:
+        return
+    left = checks.subject.state()
+    if not left.arithmetic:
+        why = "The candidate left threads of OpenMP flushing subnormals, rounding otherwise, or without long double."
+        raise Stopped(Rejected("floating_point_state", why))
+    if not left.settings:
+        checks.found.label(SETTINGS)
+        return
+    checks.found.checks.append("nothing left behind")
+
+
+def infinities(checks: Checks) -> None:
+    """Make a call on nothing but infinities: a later one may find nothing of it."""
+    draw = checks.place.session.special(INFINITE)
+    if draw is not None and "special values" not in checks.without:
+        checks.subject.prepare(checks.place, plain(draw, len(checks.place.session.specs)))
+        checks.subject.call(checks.place)
+
+
+def after_refused(checks: Checks, place: BoundBuffers) -> None:
+    """Require that it is right after a call whose indices it refused; one that takes such is asked no more."""
+    draw = None if "special values" in checks.without else place.session.special(OUT_OF_RANGE)
+    if draw is None:
+        return
+    checks.subject.prepare(place, plain(draw, len(place.session.specs)))
+    try:
+        checks.subject.call(place)
+    except Stopped as stopped:
+        if not stopped.alive or not (isinstance(stopped.verdict, Crashed) and stopped.verdict.raised):
+            return
+        checks.call_and_compare(place, place.session.random_recipe(), AFTER_REFUSED)
+        checks.found.checks.append(AFTER_REFUSED)
+
+
+def many_calls(checks: Checks, place: BoundBuffers) -> None:
+    """Check that it is right after many calls, on contents of which it has seen others before."""
+    session, subject = place.session, checks.subject
+    subject.use_threads(1)
+    draws = [draw for kind in (REPEATED, CONSTANT_ROWS) if (draw := session.special(kind)) is not None]
+    recipe, made = plain(draws[0] if draws else 0, len(session.specs)), 0
+    subject.prepare(place, recipe)
+    held: list[tuple[int, Resident | None]] = []  # after how many calls, and what is in memory then
+    half = (MANY_CALLS - WARM_CALLS) // 2, (MANY_S - WARM_S) / 2
+    while len(held) < LEAK_PARTS or (kept_bytes(held) and len(held) < LEAK_READS):
+        most, limit_s = half if held else (WARM_CALLS, WARM_S)
+        ends, until = time.monotonic() + limit_s, made + most
+        for _ in range(TRIES if held else 1):
+            called = subject.call_on(place, until - made, max(0.0, ends - time.monotonic()))
+            made += called.times
+            wrong = checks.compared(session, subject.outputs(place), recipe, f"after {made} calls", noisy=bool(draws))
+            if wrong is not None:
+                checks.stop(place, recipe, wrong)
+            if not called.differs or made >= until or time.monotonic() >= ends:
+                break
+        held.append((made, subject.worker.resident()))
+    _note_leak(checks, held)
+    subject.use_threads(threads())
+    checks.found.checks.append(f"{made} calls in a row")
+
+
+def _note_leak(checks: Checks, held: Sequence[tuple[int, Resident | None]]) -> None:
+    """Label a kernel each of whose calls keeps memory."""
+    if grown := kept_bytes(held):
+        calls = held[-1][0] - held[0][0]
+        checks.found.label(LEAKS)
+        checks.found.notes.append(f"{calls} calls keep {grown / 2**20:.1f} MiB, {grown // calls} bytes each")
+
+
+def keeps_nothing(checks: Checks, place: BoundBuffers, sized: BoundBuffers | None) -> None:
+    """Label a kernel that keeps memory for each thread that has called it, or for each number of lines that it was
+    called on where there is room for many (`sized`). It may keep what its largest call needs.
+    """
+
+    def by_threads(times: int) -> int:
+        return checks.subject.call_by_threads(place, times, KEEPS_S).times
+
+    def on_first(where: BoundBuffers, counts: Iterator[int], times: int) -> int:
+        return checks.subject.call_on_first(where, list(islice(counts, times)), KEEPS_S).times
+
+    if LEAKS in checks.found.labels:  # what each call keeps would be told again
+        return
+    for times in FEW_CALLERS, MANY_CALLERS:
+        if _keeps_for_each(checks, "thread that calls it", partial(by_threads, times)):
+            return
+    lines = next(iter(sized.session.fp.outputs[0].shape), 0) if sized else 0
+    if sized and (each := min(MOST_LINES, lines // LEAK_READS)) >= LEAST_LINES:
+        counts = chain([lines], sized.session.rng.sample(range(1, lines), lines - 1))
+        if _keeps_for_each(checks, "number of lines", partial(on_first, sized, counts, each)):
+            return
+    checks.found.checks.append("other threads and sizes keep nothing")
+
+
+def _keeps_for_each(checks: Checks, what: str, call: Callable[[], int]) -> bool:
+    """Label a kernel that keeps memory for each of what parts of its calls differ in; return whether it does."""
+    held: list[tuple[int, Resident | None]] = []
+    try:
+        while len(held) < LEAK_PARTS or (kept_bytes(held) and len(held) < LEAK_READS):
+            made = call()
+            held.append((made + (held[-1][0] if held else 0), checks.subject.worker.resident()))
+    except Stopped as stopped:
+        if isinstance(stopped.verdict, Rejected):
+            raise
+        reason = getattr(stopped.verdict, "reason", "")
+        checks.found.notes.append(f"not seen to keep nothing for each {what}: {reason}"[:300])
+        return True
+    if grown := kept_bytes(held):
+        checks.found.label(LEAKS)
+        calls = held[-1][0] - held[0][0]
+        checks.found.notes.append(f"{calls} calls keep {grown / 2**20:.1f} MiB, some for each {what}")
+    return bool(grown)
+
+
+def together(checks: Checks, first: BoundBuffers, second: BoundBuffers, call_s: float) -> str:
+    """Return what goes wrong where two threads call it at once, or nothing; a call takes so long."""
+    times = max(2, min(TOGETHER, int(MANY_S / max(call_s, 1e-9))))
+    places = first, second
+    recipes = [place.session.random_recipe() for place in places]
+    for place, recipe in zip(places, recipes, strict=True):
+        place.session.require_answer(recipe)
+        checks.subject.prepare(place, recipe)
+    try:
+        for _ in range(TRIES):
+            called = checks.subject.call_together(first, second, times)
+            for place, recipe in zip(places, recipes, strict=True):
+                checks.compare(place, checks.subject.outputs(place), recipe, "two callers at once")
+            if not called.differs:
+                break
+    except Stopped as stopped:
+        if isinstance(stopped.verdict, Rejected):
+            raise
+        return str(getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", ""))
+    checks.found.checks.append("two callers at once")
+    return ""
