@@ -1,6 +1,8 @@
 // What `cuda_emulation.h` declares: fibers that take turns, barriers, and launches.
+#undef _FORTIFY_SOURCE  // would forbid jumps to another stack
 #include "cuda_emulation.h"
 
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -15,20 +17,37 @@ unsigned cluster_blocks = 1;
 Barrier* clusters = nullptr;
 
 // A fiber for each thread of a block (or of several): it runs until it has to wait for others, then the next one does.
-// They take turns forwards and backwards, so that what reads before it waited for the writer finds nothing there.
+// They take turns forwards and backwards, so that what reads before it waited for the writer finds nothing there; one
+// whose barrier is not open yet is passed over. `swapcontext` asks the system at every turn, these jumps do not.
 struct Fiber {
-  ucontext_t at;
   dim3 thread, block;
   Barriers* barriers;
-  bool done;
+  bool begun = false, done = false;
+  const Barrier* awaited = nullptr;
+  unsigned round = 0;  // of what is awaited, when it began to wait
+  jmp_buf at = {};
+  Fiber(dim3 thread_, dim3 block_, Barriers* barriers_) : thread(thread_), block(block_), barriers(barriers_) {}
+  bool waits() const { return done || (awaited && awaited->round == round); }
 };
 static Fiber* running = nullptr;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static Kernel body;
 static void* arguments_of;
-void let_others() { swapcontext(&running->at, &scheduler); }
+void let_others() {
+  if (!_setjmp(running->at)) _longjmp(scheduler, 1);
+}
 static void live() {
   for (;; let_others()) body(arguments_of), running->done = true;
+}
+__attribute__((noinline)) static void take_turn(void* stack, size_t bytes) {
+  if (_setjmp(scheduler)) return;
+  if (running->begun) _longjmp(running->at, 1);
+  running->begun = true;
+  ucontext_t first;
+  getcontext(&first);
+  first.uc_stack = {stack, 0, bytes};
+  makecontext(&first, live, 0);
+  setcontext(&first);
 }
 static void run(std::vector<Fiber>& fibers, Kernel kernel, void* arguments) {
   constexpr size_t stack = 256 << 10;
@@ -36,29 +55,32 @@ static void run(std::vector<Fiber>& fibers, Kernel kernel, void* arguments) {
   char* stacks = (char*)mmap(nullptr, fibers.size() * stack, PROT_READ | PROT_WRITE, flags, -1, 0);
   if (stacks == MAP_FAILED) std::abort();
   body = kernel, arguments_of = arguments;
-  for (size_t f = 0; f < fibers.size(); ++f) {
-    getcontext(&fibers[f].at);
-    fibers[f].at.uc_stack = {stacks + f * stack, 0, stack};
-    makecontext(&fibers[f].at, live, 0);
-  }
+  bool stuck = false;
   size_t left = fibers.size();
-  for (bool forwards = true; left; forwards = !forwards)
-    for (size_t f = 0; f < fibers.size(); ++f) {
-      running = &fibers[forwards ? f : fibers.size() - 1 - f];
-      if (running->done) continue;
+  for (bool forwards = true; left && !stuck; forwards = !forwards) {
+    stuck = true;
+    for (size_t n = 0; n < fibers.size(); ++n) {
+      const size_t f = forwards ? n : fibers.size() - 1 - n;
+      running = &fibers[f];
+      if (running->waits()) continue;
+      stuck = false;
       threadIdx = running->thread, blockIdx = running->block, barriers = running->barriers;
-      swapcontext(&scheduler, &running->at);
+      take_turn(stacks + f * stack, stack);
       left -= running->done;
     }
+  }
   munmap(stacks, fibers.size() * stack);
+  if (stuck) throw std::runtime_error("threads wait at barriers that others do not come to");
 }
 
 void Barrier::wait() {
   if (++here == expected) {
     here = 0, ++round;
-  } else {
-    for (const unsigned mine = round; round == mine;) let_others();
+    return;
   }
+  running->awaited = this, running->round = round;
+  let_others();
+  running->awaited = nullptr;
 }
 struct BlockBarriers : Barriers {
   std::vector<Barrier> of_warps, of_groups;
@@ -108,7 +130,7 @@ void emulate_blocks(dim3 grid, dim3 block, size_t dynamic, Kernel kernel, void* 
   blockDim = block, gridDim = grid;
   std::vector<Fiber> team;
   for (unsigned t = 0; t < threads; ++t)
-    team.push_back({{}, dim3(t % block.x, t / block.x % block.y, t / block.x / block.y), dim3(0, 0, 0), &shared, false});
+    team.push_back({dim3(t % block.x, t / block.x % block.y, t / block.x / block.y), dim3(0, 0, 0), &shared});
   const auto in_turn = [](void* all) {
     for (unsigned b = 0; b < gridDim.x; ++b) {
       running->block = blockIdx = dim3(b, 0, 0);
@@ -132,7 +154,7 @@ void emulate_together(const cudaLaunchConfig_t* config, Kernel kernel, void* arg
   std::vector<Fiber> all;
   for (unsigned b = 0; b < gridDim.x; ++b) {
     shared.emplace_back(blockDim.x);
-    for (unsigned t = 0; t < blockDim.x; ++t) all.push_back({{}, dim3(t, 0, 0), dim3(b, 0, 0), &shared.back(), false});
+    for (unsigned t = 0; t < blockDim.x; ++t) all.push_back({dim3(t, 0, 0), dim3(b, 0, 0), &shared.back()});
   }
   run(all, kernel, arguments);
   fence.check();

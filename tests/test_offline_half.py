@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from support import generated_kernels as numbers
 from support.eight_bits import both, narrowed, off_by_steps, results
 from support.generated_kernels import Case, functional, halved, worst_ratio
 
-from rag_kernels.offline.compose import write
+from rag_kernels.eval.records import FunctionalProblem
+from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda import multi_block_rows, region
 from rag_kernels.offline.cuda.elements import kept_columns, stepped_points, strip_points, window_rows
@@ -311,24 +313,41 @@ CASES = {
     ),
 }
 C_TYPES = {"bfloat16": "__nv_bfloat16", "float16": "__half"}
+# What a text calls one type, and the other.
+NAMES = [
+    ("__half", "__nv_bfloat16"),
+    ("cuda_fp16.h", "cuda_bf16.h"),
+    ("rk::f16", "rk::bf16"),
+    ("_float16", "_bfloat16"),
+]
 
 
-@pytest.mark.parametrize("dtype", C_TYPES)
-@pytest.mark.parametrize("name", CASES)
-def test_every_schedule_in_sixteen_bits(name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    about, case = CASES[name]
-    fp = functional(name.replace(" ", "_"), halved(case, dtype))
-    plan = write(fp, CpuParameters())
+def written(name: str, dtype: str, parameters: CpuParameters | CudaParameters) -> tuple[FunctionalProblem, Plan]:
+    fp = functional(name.replace(" ", "_"), halved(CASES[name][1], dtype))
+    plan = write(fp, parameters)
     assert plan is not None and plan.candidate.tier == "kernel"
+    return fp, plan
+
+
+def as_in_bfloat16(plan: Plan) -> str:
+    return functools.reduce(lambda text, names: text.replace(*names), NAMES, plan.candidate.source)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_schedule_in_sixteen_bits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the two types is built and called, by turns: the text of the other is the same but for the type's name."""
+    dtype, other = (*C_TYPES, *C_TYPES)[list(CASES).index(name) % 2 :][:2]
+    fp, plan = written(name, dtype, CpuParameters())
+    assert as_in_bfloat16(plan) == as_in_bfloat16(written(name, other, CpuParameters())[1])
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
     monkeypatch.setattr(numbers, "build", build_emulated)
     monkeypatch.setattr(region, "MANY_COLUMNS", 1)
     monkeypatch.setattr(stepped_points, "FULL", 1)
     monkeypatch.setattr(kept_columns, "FULL", 1)
     monkeypatch.setattr(strip_points, "FULL", 1)
-    plan = write(fp, SMALL)
-    assert plan is not None and plan.candidate.tier == "kernel"
-    assert about.format(C_TYPES[dtype]) in plan.candidate.source
+    fp, plan = written(name, dtype, SMALL)
+    assert CASES[name][0].format(C_TYPES[dtype]) in plan.candidate.source
+    assert as_in_bfloat16(plan) == as_in_bfloat16(written(name, other, SMALL)[1])
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
 
 

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, worst_ratio
@@ -83,3 +84,17 @@ def test_rows_of_many_registers_have_smaller_blocks(
         assert worst_ratio(fp, calls[-1]) < numbers.RATIO
     monkeypatch.setenv("EMULATED_DEVICE", "1")
     assert worst_ratio(fp, calls[0]) < numbers.RATIO
+
+
+def test_the_emulation_ends_where_some_threads_of_a_block_never_come_to_a_barrier(tmp_path: Path) -> None:
+    source = """
+#include "rag_kernel.h"
+__global__ void some(float* out, int64_t come) { if (threadIdx.x < come) __syncthreads(); out[threadIdx.x] = 1; }
+void forward_kernel(int64_t come, rk::Tensor<float> out) { some<<<1, 64, 0, stream>>>(out.data, come); }
+RK_EXPORT(forward, forward_kernel)
+"""
+    forward, out = build_emulated(source, tmp_path).forward, torch.zeros(64)
+    forward(64, out)
+    assert out.eq(1).all()
+    with pytest.raises(RuntimeError, match="the kernel threw an exception of its own"):
+        forward(63, out)
