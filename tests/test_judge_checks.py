@@ -1,6 +1,7 @@
 """What the judge finds beyond wrong numbers on ordinary inputs: precision, special values, sizes, memory, races."""
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -34,7 +35,7 @@ from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.steps import computes_all
 from rag_kernels.eval.trial.checks import Checks, Findings
-from rag_kernels.eval.trial.long_use_checks import AFTER_REFUSED, after_refused, keeps_nothing, kept_bytes
+from rag_kernels.eval.trial.long_use_checks import AFTER_REFUSED, after_refused, keeps_nothing, kept_bytes, together
 from rag_kernels.eval.trial.other_sizes import OtherSizes
 from rag_kernels.eval.trial.result_class import fuses_nothing
 from rag_kernels.eval.trial.trial import Trial
@@ -441,6 +442,42 @@ def test_memory_for_each_thread_or_size_is_told(looked_up: tuple[ProblemSession,
         ([], "other threads and sizes keep nothing"),
         (["leaks memory"], "some for each number of lines"),
     ]
+
+
+BESIDE_ITSELF = """
+#include "rag_kernel.h"
+#include <atomic>
+static std::atomic<int> inside{0};
+void f(rk::Tensor<const float> x, rk::Tensor<float> out) {
+  for (volatile bool met = inside.fetch_add(1) > 0; met;) {}  // who comes second waits for ever
+  for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = x.data[i] + 1.0f;
+  inside.fetch_sub(1);
+}
+RK_EXPORT(forward, f)
+"""
+
+
+def test_what_the_judge_keeps_is_no_leak_and_two_callers_do_not_wait_for_minutes(
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte of outputs, copied, stayed in the heap each time; callers that waited for each other took 500 s."""
+    source = LOOKED_UP.replace("table, at", "x").replace("table[at]", "x + 1")
+    source = source.replace("torch.randn(64, 4), torch.randint(0, 64, (256,))", "torch.randn(257, 1000)")
+    fp = functionalize(problem_from_source("one_more", source), workers=judge.workers)
+    with loaded(judge, fp, BESIDE_ITSELF) as (session, subject):
+        place, held = subject.bind(session), []
+        subject.prepare(place, plain(0, 1))
+        for _ in range(8):
+            subject.call_on(place, 20, 5.0)
+            held.append(subject.worker.resident())
+        assert None not in held and held[-1].own - held[0].own < 1 << 20
+        monkeypatch.setattr("rag_kernels.eval.trial.long_use_checks.LOCKED_S", 0.1)
+        monkeypatch.setattr(session, "limits", replace(session.limits, call_s=0.3))
+        began = time.monotonic()
+        assert "did not finish" in together(
+            Checks(subject, place, Findings(), frozenset()), place, subject.bind(session), 1e-3
+        )
+        assert time.monotonic() - began < 10
 
 
 def test_a_refused_call_leaves_nothing_for_the_next(looked_up: tuple[ProblemSession, LoadedCandidate]) -> None:

@@ -596,9 +596,9 @@ class LoadedCandidate:
         """Call it so often on what is there, by one thread, or until the outputs are others."""
         return self._ask(CallOn(place.number, times, limit_s), Called, deadline_s=limit_s + place.session.call_limit_s)
 
-    def call_together(self, first: BoundBuffers, second: BoundBuffers, times: int) -> Called:
-        """Call it at two places from two threads."""
-        limit_s = (times + 2) * first.session.call_limit_s
+    def call_together(self, first: BoundBuffers, second: BoundBuffers, times: int, limit_s: float) -> Called:
+        """Call it at two places from two threads, which may wait for each other for ever."""
+        limit_s += 2 * first.session.call_limit_s
         return self._ask(CallTogether(first.number, second.number, times), Called, deadline_s=limit_s)
 
     def call_by_threads(self, place: BoundBuffers, times: int, limit_s: float) -> Called:

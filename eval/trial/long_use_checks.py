@@ -26,7 +26,8 @@ LEAK_BYTES, LEAK_A_CALL = 1 << 20, 16  # in the calls after these, and in each: 
 LEAK_PARTS, LEAK_READS = 3, 6
 # Threads that call it once each, and numbers of lines, in a part of them; and how long a part may take.
 FEW_CALLERS, MANY_CALLERS, LEAST_LINES, MOST_LINES, KEEPS_S = 24, 500, 8, 32, 0.3
-TOGETHER = 48  # calls of each of two callers, in MANY_S at most
+TOGETHER = 48  # calls of each of two callers, in MANY_S at most if each were alone
+LOCKED_S = 40.0  # after which, and two calls, they wait for each other
 AFTER_REFUSED = "after a call that it refused"
 
 
@@ -169,7 +170,7 @@ def together(checks: Checks, first: BoundBuffers, second: BoundBuffers, call_s: 
         checks.subject.prepare(place, recipe)
     try:
         for _ in range(TRIES):
-            called = checks.subject.call_together(first, second, times)
+            called = checks.subject.call_together(first, second, times, LOCKED_S)
             for place, recipe in zip(places, recipes, strict=True):
                 checks.compare(place, checks.subject.outputs(place), recipe, "two callers at once")
             if not called.differs:
