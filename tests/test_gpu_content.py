@@ -11,8 +11,8 @@ from rag_kernels.eval.buffers import output_snapshot
 from rag_kernels.eval.buffers.call_content import compose, plain, random_recipe
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.buffers.shared_arena import Arena
-from rag_kernels.eval.children import candidate
-from rag_kernels.eval.children.candidate import Bound
+from rag_kernels.eval.children import bound_buffers
+from rag_kernels.eval.children.bound_buffers import Bound
 from rag_kernels.eval.children.gpu_buffers import SMALL, compose_all, digest
 from rag_kernels.eval.children.gpu_exchange import Exchange, KeptOutputs
 from rag_kernels.eval.messages.to_candidate import Bind, Binding
@@ -52,7 +52,7 @@ def test_contents_come_late_the_one_that_is_named_last_and_an_output_is_read_bef
         came.append((next((i for i, c in enumerate(bound.contents) if c is to), -1), there))
         to.copy_(kept)
 
-    monkeypatch.setattr(candidate, "come_late", come_late)
+    monkeypatch.setattr(bound_buffers, "come_late", come_late)
     for last in (2, 0):
         for place, value in zip(bound.contents, given, strict=True):
             place.copy_(value)

@@ -15,6 +15,7 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.session_pool import NARROWER, OF_THESE, Between, Rest, Sizes, Within
+from rag_kernels.eval.sessions.suitable_kinds import wide_in_words
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.functional.functionalize import functionalize, functionalize_each, functionalize_to_fit
 from rag_kernels.ingest.functional.sizes import at_other_sizes
@@ -184,7 +185,7 @@ def test_wide_integers_of_places_that_were_computed_stay_within_what_is_drawn(wo
         draw = session.special(WIDE)
         assert draw is not None, "the module does not take it"
         drawn = session.draws[draw].bytes(1).view("int64")
-        assert set(drawn.tolist()) <= set(range(1, 17)) and "the least" in session.wide
+        assert set(drawn.tolist()) <= set(range(1, 17)) and "the least" in wide_in_words(found)
 
 
 @pytest.mark.parametrize("shape", ["(64,)", "(64, 1)"])

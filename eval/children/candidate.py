@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import ctypes
 import faulthandler
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,25 +26,23 @@ from typing import Any, assert_never
 import torch
 
 from rag_kernels.eval import codec
-from rag_kernels.eval.buffers.call_content import Recipe, Splice
-from rag_kernels.eval.buffers.shared_arena import attach
-from rag_kernels.eval.build import call_file
+from rag_kernels.eval.buffers.call_content import Recipe
+from rag_kernels.eval.children.bound_buffers import Bound, FirstLines
 from rag_kernels.eval.children.candidate_code import ComposedCode, KernelCode, load
 from rag_kernels.eval.children.gpu_buffers import (
     Banded,
-    Job,
     answers,
-    come_late,
     compose_all,
     digest,
     dirty_shared_memory,
     flush_caches,
 )
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
-from rag_kernels.eval.children.gpu_exchange import Exchange
 from rag_kernels.eval.children.memory import MemoryCount
 from rag_kernels.eval.children.profiling import loaded_libraries, profile
+from rag_kernels.eval.children.recorded_calls import Recorder
 from rag_kernels.eval.children.thread_state import is_ieee, team_is_ieee, team_settings, use_team
+from rag_kernels.eval.children.torch_switches import switches
 from rag_kernels.eval.messages.protocol import candidate_opening, candidate_request, numbered
 from rag_kernels.eval.messages.to_both import Done, MemoryTaken, Settle, TellMemory
 from rag_kernels.eval.messages.to_candidate import (
@@ -82,12 +79,9 @@ from rag_kernels.eval.messages.to_candidate import (
     UseThreads,
 )
 from rag_kernels.eval.process.channel import Channel, Failed
-from rag_kernels.eval.records import TensorSpec
 
-SAMPLED = 256  # elements of an output
 TOGETHER_S = 0.03  # at least, that two callers call at once: another thread needs some of it to begin
 REFILL = 0x5A  # bytes of outputs between calls in a row: a large finite number of every format
-MOST_RECORDED = 64 << 20  # bytes of calls
 
 
 def serve_cuda(channel: Channel) -> None:
@@ -145,125 +139,6 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:4000]
 
 
-class Bound:
-    """One set of buffers that the code is bound to: arguments, where results go, and on a GPU the held draws."""
-
-    def __init__(
-        self, request: Bind, fds: Sequence[int], device: torch.device, *, writes: bool, like: Bound | None
-    ) -> None:
-        on_cpu = device.type == "cpu"
-        how = {"guarded": on_cpu, "lazily": not on_cpu}  # a GPU's content is made there, and few outputs are pulled
-        content = attach(fds[0], request.content, writable=request.writable, **how)
-        # The judge takes the outputs of all places of a problem from the same memory, one after the other.
-        forms = request.content.specs, request.outputs.specs
-        self.exchange: Exchange = Exchange(*forms) if like is None else like.exchange
-        if request.shared_bytes is not None:
-            self.exchange.join(fds[1], request.shared_bytes)
-        self.outputs = attach(fds[1], request.outputs, writable=True, **how) if on_cpu else self.exchange.handed()
-        self.specs = [TensorSpec(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in content]
-        self.banded = [] if on_cpu else [Banded(t, device) for t in content]
-        self.contents = content if on_cpu else [b.tensor for b in self.banded]
-        self.tensors = self.contents
-        if request.strided:
-            self.tensors = [t.mT.contiguous().mT if t.dim() > 1 else t for t in self.contents]
-        self.draws: list[list[torch.Tensor]] = like.draws if like else []
-        self.results: list[torch.Tensor] = []
-        if writes and on_cpu:
-            self.results = self.outputs
-        elif writes:
-            places = [Banded(t, device) for t in self.outputs]
-            self.banded += places
-            self.results = [b.tensor for b in places]
-        self.keeps = not writes
-        self.late: list[torch.Tensor] = []  # content that comes with the next burst, on its stream
-        self.last = 0  # the number of what comes last
-        self.watched: list[torch.Tensor] = []  # an output, what stood there, and what a kernel before the call reads
-        self.looked = False  # that kernel is queued
-        self.forms = [_place(t) for t in (*self.tensors, *self.results)]  # a kernel is given views of them
-        self.found: list[tuple[torch.Tensor, torch.Tensor]] = []  # samples of the last outputs, and where they are
-        self.fresh: Callable[[], None] = _nothing  # puts state back that a call changes (running statistics)
-
-    def intact(self) -> bool:
-        """Return whether what lies around the tensors is as it was, and their sizes and strides are."""
-        known = [*self.tensors, *([] if self.keeps else self.results)]
-        return all(b.intact() for b in self.banded) and [_place(t) for t in known] == self.forms
-
-    def jobs(self, recipe: Sequence[Splice]) -> list[Job]:
-        """Return what `compose_all` is to make for this recipe, of the held draws."""
-        return [
-            (content.reshape(-1).view(torch.uint8), [draw[index] for draw in self.draws], part, self.specs[index])
-            for index, (content, part) in enumerate(zip(self.contents, recipe, strict=True))
-        ]
-
-    def keep_back(self, last: int) -> None:
-        """Leave zeros where the content is to come, of this argument at last."""
-        self.late, self.last = [content.clone() for content in self.contents], last
-        for content in self.contents:
-            content.zero_()
-        self.lay_out()
-
-    def watch(self) -> None:
-        """Have the largest output read before the next burst. Where the code makes its results there is none."""
-        if not self.keeps and (plain := self.plain_results()):
-            stands = max(plain, key=torch.Tensor.numel).reshape(-1).view(torch.uint8)
-            self.watched = [stands, stands.clone(), torch.empty_like(stands)]
-
-    def arrive(self) -> None:
-        """Queue the content that was kept back on the current stream, or a look at what stands in an output."""
-        late, self.late = self.late, []
-        for number, (content, kept) in enumerate(zip(self.contents, late, strict=bool(late))):
-            if number != self.last:
-                content.copy_(kept)
-        if late:
-            come_late(self.contents[self.last], late[self.last])
-            self.lay_out()
-        if self.watched:
-            stands, _, seen = self.watched
-            come_late(seen, stands)
-            self.looked = True
-
-    def has_waited(self) -> bool:
-        """Return whether the last call left alone what was still read before it."""
-        if not self.looked:  # or is still to be made
-            return True
-        (_, stood, seen), self.watched, self.looked = self.watched, [], False
-        return torch.equal(stood, seen)
-
-    def plain_results(self) -> list[torch.Tensor]:
-        """Return results whose bytes are what they say."""
-        written = [t for t in self.results if type(t) is torch.Tensor and t.numel() and t.is_contiguous()]
-        return [t for t in written if not (t.is_conj() or t.is_neg())]
-
-    def finish(self) -> None:
-        """Wait for the GPU, after a sample was taken of what who comes next on the stream would find in the outputs."""
-        samples = [t.reshape(-1)[:: max(1, t.numel() // SAMPLED)] for t in self.plain_results()]
-        self.found = [(sample.clone(), sample) for sample in samples]
-        torch.cuda.synchronize()
-
-    def in_order(self) -> bool:
-        """Return whether what the last call left was there for who came next on the stream.
-
-        A program orders its work by the stream that it calls on: what runs on another one has to be joined to it.
-        """
-        found, self.found = self.found, []
-        return all(torch.equal(then.view(torch.uint8), now.clone().view(torch.uint8)) for then, now in found)
-
-    def lay_out(self) -> None:
-        """Bring the composed content into the layout that the code sees."""
-        for content, tensor in zip(self.contents, self.tensors, strict=True):
-            if tensor is not content:
-                tensor.copy_(content)
-
-
-class FirstLines:
-    """What a place is bound to, but for some of the tensors, which have their first lines alone."""
-
-    def __init__(self, bound: Bound, asked: CallOnFirst, count: int) -> None:
-        self.tensors = [t[:count] if i in asked.arguments else t for i, t in enumerate(bound.tensors)]
-        self.results = [t[:count] if i in asked.results else t for i, t in enumerate(bound.results)]
-        self.fresh: Callable[[], None] = _nothing
-
-
 class Loaded:
     """A candidate's code and the buffers that it is bound to, by number. `call` is the timed path."""
 
@@ -273,7 +148,7 @@ class Loaded:
         torch.set_num_threads(message.threads)
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
-        self.flags = _flags()
+        self.flags = switches()
         self.settings = team_settings()
         self.in_order = self.waited = True
         self.brought = loaded_libraries()  # by whoever serves candidates
@@ -548,40 +423,8 @@ class Loaded:
         """Make one call under torch's profiler and return what it saw."""
         self.look_back()
         kernels = profile(self.runs[at], on_gpu=not self.on_cpu)
-        flags = [f"{name} = {value}" for name, value in _flags().items() if value != self.flags[name]]
+        flags = [f"{name} = {value}" for name, value in switches().items() if value != self.flags[name]]
         return Profile(kernels, tuple(sorted(loaded_libraries() - self.brought)), tuple(flags))
-
-
-class Recorder:
-    """Calls as `eval.build.call_file` has them. `left_out` says why they are not of use."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.left_out = ""
-
-    def __call__(self, name: str, arguments: Sequence[Any]) -> None:
-        self.parts.append(call_file.call(name))
-        places = sorted((v.data_ptr(), v.data_ptr() + v.nbytes) for v in arguments if torch.is_tensor(v) and v.numel())
-        if any(start < end for (_, end), (start, _) in itertools.pairwise(places)):
-            self.left_out = f"`{name}` is called with tensors that share memory"
-        for value in arguments:
-            if isinstance(value, bool | int | float):
-                self.parts.append(call_file.number(value))
-            elif type(value) in (torch.Tensor, torch.nn.Parameter) and value.is_contiguous():
-                content = bytes(value.detach().cpu().reshape(-1).view(torch.uint8).numpy())
-                spec = TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch."))
-                self.parts.append(call_file.tensor(spec, len(content), call_file.READ) + content)
-            else:
-                what = "a strided tensor" if torch.is_tensor(value) else type(value).__name__
-                self.left_out = f"`{name}` is called with {what}"
-        if sum(map(len, self.parts)) > MOST_RECORDED:
-            self.left_out = "its kernels are called with too much"
-        if self.left_out:
-            self.parts = []
-
-
-def _nothing() -> None:
-    pass
 
 
 def _as_now(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
@@ -597,34 +440,6 @@ def _as_now(tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
     for t, kept in pairs:
         ctypes.memmove(kept, t.data_ptr(), t.nbytes)
     return lambda: not any(differ(t.data_ptr(), ctypes.addressof(kept), t.nbytes) for t, kept in pairs)
-
-
-def _flags() -> dict[str, Any]:
-    """Return switches of torch that change how library operators compute."""
-    backends = torch.backends
-    switches: dict[str, Callable[[], Any]] = {
-        "matmul precision": torch.get_float32_matmul_precision,
-        "matmul.allow_tf32": lambda: backends.cuda.matmul.allow_tf32,
-        "cudnn.allow_tf32": lambda: backends.cudnn.allow_tf32,
-        "fp32_precision": lambda: getattr(backends, "fp32_precision", None),
-        "cudnn.benchmark": lambda: backends.cudnn.benchmark,
-        "mkldnn": lambda: backends.mkldnn.enabled,
-        "flush denormal": lambda: torch.tensor(1e-40).mul(1.0).item() == 0.0,
-        "threads": torch.get_num_threads,
-    }
-    return {name: _state(read) for name, read in switches.items()}
-
-
-def _state(read: Callable[[], Any]) -> Any:
-    """Return a switch; torch refuses to read its older ones once a newer one contradicts them."""
-    try:
-        return read()
-    except RuntimeError:
-        return "contradicted"
-
-
-def _place(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return tuple(tensor.shape), tensor.stride()
 
 
 def _form(tensor: torch.Tensor, device: str) -> tuple[tuple[int, ...], str, str]:

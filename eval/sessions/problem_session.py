@@ -36,43 +36,30 @@ from rag_kernels.eval.buffers.call_content import (
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, tensor_bytes
-from rag_kernels.eval.index_ties import first_of_equals
 from rag_kernels.eval.input_kinds import (
-    ALIKE,
     AT_CONSTANTS,
     CONSTANT_ROWS,
     DISORDER,
     EDGES,
-    FROM_END,
-    IGNORED,
     INFINITE,
     INTEGER_KINDS,
     INTEGERS,
     IRREGULAR,
     LINES,
-    MASKED,
-    MOVED,
-    MULTIPLES,
     NON_FINITE,
     OF_ITS_SIDE,
     OUT_OF_RANGE,
     OVERFLOW,
-    PADDED,
     PROBES,
-    REPEATED,
     SEARCHED,
     SMALL_WHOLE,
     SPECIAL,
     STRICT,
     TWICE,
-    UNTRUE,
-    WIDE,
-    WIDEST,
 )
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import cache_bytes, measured, threads
 from rag_kernels.eval.machine.device_lock import DeviceLock
-from rag_kernels.eval.marked_values import ignored_targets
 from rag_kernels.eval.messages.to_both import Done
 from rag_kernels.eval.messages.to_reference import (
     Answered,
@@ -97,9 +84,10 @@ from rag_kernels.eval.messages.to_reference import (
     WriteContent,
 )
 from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
-from rag_kernels.eval.records import Device, FunctionalProblem, MachineError, ProblemError, TensorArgument
+from rag_kernels.eval.records import Device, FunctionalProblem, MachineError, ProblemError
 from rag_kernels.eval.sessions.remembered_contents import RememberedContents
-from rag_kernels.eval.steps import alike_inputs, divides_integers, has_steps, suits
+from rag_kernels.eval.sessions.suitable_kinds import may_be_given
+from rag_kernels.eval.steps import has_steps
 
 T = TypeVar("T")
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
@@ -108,17 +96,12 @@ SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers
 MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged
 EIGHT_BITS = {"float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3}
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, **EIGHT_BITS}
-FULL_WIDTH = frozenset({"int32", "int64"})  # of narrower ones wide integers are as wide already
 OPERAND_ROUNDOFF = {"strict": 0.0, "tf32": 2.0**-11, "any": 2.0**-8}  # of fp32 products, by the precision allowed
 OWN_UNITS = 4.0  # of rounding, in sixteen bits
-MOST_SEARCHED = 1 << 18  # elements of outputs: inputs are searched for in some forty calls in fp64
 MOST_DRAWS = 32
 DRAWS_BYTES, DRAWS_GPU_BYTES = 256 << 20, 6 << 30
 ANSWERS_BYTES = 1 << 30  # of contents that are looked at
 ILL_CONDITIONED = frozenset({CONSTANT_ROWS, "far"})  # where rows differ by little of what they are
-INDEX_KINDS = frozenset(
-    {"ties", CONSTANT_ROWS, MASKED}
-)  # equal values have no one right index, but where the first is taken
 
 
 class ProblemSession:
@@ -373,48 +356,13 @@ class ProblemSession:
         return self.kinds[kind]
 
     def _special(self, kind: str) -> int | None:
-        if not suits(self.fp, kind):
-            return None
-        if kind == OUT_OF_RANGE and (self.on_gpu or not self.fp.bounds):  # where a bad index ends all work
+        looks = {"masks": self.masks, "structured": any(self.structured), "ordered": any(self.ordered)}
+        if not may_be_given(self.fp, kind, on_gpu=self.on_gpu, **looks):
             return None
         if kind in (INFINITE, OUT_OF_RANGE):
             self._draw(kind)
             return self.drawn - 1
-        indices = any("int" in s.dtype or s.dtype == "bool" for s in self.fp.outputs)
-        if kind in INDEX_KINDS and indices and not first_of_equals(self.fp):
-            return None
         if kind in PROBES and kind not in self.ask(AskForProbes(), Probes).kinds:
-            return None
-        integers = [a for a in self.fp.tensors if a.role == "input" and a.spec.dtype in INTEGERS]
-        # A bad index ends a GPU's work: only what is known to be none, or is bounded, is tried there.
-        if kind == AT_CONSTANTS and indices and any(operator(node.op).tells_equals_apart for node in self.fp.nodes):
-            return None
-        stays = any(operator(node.op).last_write_stays for node in self.fp.nodes)
-        truths = any(a.role == "input" and a.spec.dtype == "bool" for a in self.fp.tensors)
-        if (kind == UNTRUE and not truths) or (kind == PADDED and not self.masks):
-            return None
-        if kind in SEARCHED and sum(math.prod(s.shape) for s in self.fp.outputs) > MOST_SEARCHED:
-            return None
-        if kind in (REPEATED, ALIKE) and (stays or not (integers or (truths and kind == ALIKE))):
-            return None
-        if kind == FROM_END and not any(bound.wraps for bound in self.fp.bounds):
-            return None
-        if kind == IGNORED and not ignored_targets(self.fp):
-            return None
-        if kind in (WIDE, WIDEST) and (not integers or (self.on_gpu and len(self.fp.bounds) < len(integers))):
-            return None
-        if kind == WIDEST and (stays or not any(a.spec.dtype in FULL_WIDTH for a in self._unbounded(integers))):
-            return None
-        if kind == MULTIPLES and not divides_integers(self.fp):
-            return None
-        if kind == DISORDER and not (any(self.structured) or any(self.ordered)):
-            return None
-        if kind in TWICE and alike_inputs(self.fp) == tuple(range(len(self.specs))):
-            return None
-        if kind in MOVED and not any(len(a.spec.shape) > 1 and "float" in a.spec.dtype for a in self.fp.tensors):
-            return None
-        regular = any(self.structured) or integers or any(a.role == "parameter" for a in self.fp.tensors)
-        if kind == IRREGULAR and not regular:
             return None
         sided = self.on_one_side and kind in SPECIAL and kind not in (*SEARCHED, AT_CONSTANTS, IRREGULAR, DISORDER)
         if sided and kind == SMALL_WHOLE and (draw := self._sound_draw(kind)) is not None:
@@ -436,19 +384,6 @@ class ProblemSession:
             return None
         self.unsound[draw] = unsound
         return None if kind in PROBES and reply.worst_error > STRICT / 2 else draw
-
-    def _unbounded(self, integers: Sequence[TensorArgument]) -> list[TensorArgument]:
-        """Return the integers that nothing reads as indices."""
-        bounded = {*(bound.path for bound in self.fp.bounds), *self.fp.as_drawn}
-        return [a for a in integers if a.path not in bounded]
-
-    @property
-    def wide(self) -> str:
-        """What the kind of wide integers holds, in words."""
-        known = {b.path: f"{b.low} to {b.high - 1}" for b in self.fp.bounds}
-        known |= dict.fromkeys(self.fp.as_drawn, "from the least to the greatest that the problem draws")
-        inputs = [a for a in self.fp.tensors if a.role == "input" and a.spec.dtype in INTEGERS]
-        return ", ".join(f"{known.get(a.path, 'any of either sign')} (`{a.name}`)" for a in inputs)
 
     @property
     def _most_own_error(self) -> float:

@@ -44,6 +44,7 @@ from rag_kernels.eval.messages.to_candidate import Instead
 from rag_kernels.eval.records import Rejected, Wrong
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.sessions.suitable_kinds import wide_in_words
 from rag_kernels.eval.steps import alike_inputs
 from rag_kernels.eval.timing.race import Kept
 
@@ -320,7 +321,7 @@ class Checks:
                     raise
                 self.found.label(f"fragile: {kind}")
                 why = getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", "")
-                beyond = f"not for {session.wide if kind == WIDE else kind}"
+                beyond = f"not for {wide_in_words(session.fp) if kind == WIDE else kind}"
                 self.found.notes.append(f"right for integers as the problem draws them, {beyond}: {why}")
                 if not stopped.alive:
                     return False

@@ -16,7 +16,7 @@ from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
 from rag_kernels.offline.codegen.reduction_levels import accumulator, indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Scope
-from rag_kernels.offline.cuda.elements.vectorized import neighbours, others
+from rag_kernels.offline.cuda.elements.neighbours import neighbours, others
 from rag_kernels.offline.cuda.elements.vectors import Vector
 from rag_kernels.offline.cuda.reduce_loops import count_of
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion

@@ -8,16 +8,16 @@ for every level of reductions. Loads that do not lie side by side stay as they a
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from rag_kernels.offline.codegen.c_types import narrowed, stored_type
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
-from rag_kernels.offline.codegen.loop_nest import Access, Loop, Nest, Poly, text_of
+from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
 from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.elements.neighbours import axis_of, is_of_row, is_step, neighbours, others, widest
 from rag_kernels.offline.cuda.elements.vectors import FLOAT8_TYPES, HALF_TYPES, Vector
 from rag_kernels.offline.cuda.reduce_loops import SCANNED
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
@@ -33,8 +33,6 @@ KEPT = 4  # quads of a row that a thread keeps at most; a warp that has a row to
 MOST_THREADS = 512  # of a row that is kept
 FEW_KEPT = 2  # tensors of a row that are kept: of more, those that all rows share are read again
 KEPT_BYTES = 16 * KEPT * MOST_THREADS  # of a row at most
-MOST_WIDTH = 8  # elements of a vector: of eight floats, loaded as twice sixteen bytes, registers still suffice
-OF_BYTES = 16  # the same where all tensors have elements of one byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,11 +518,6 @@ def width_of(found: VectorizedRegion) -> int:
     return width
 
 
-def widest(itemsize: int) -> int:
-    """Return how many elements of so many bytes are taken together at most."""
-    return OF_BYTES if itemsize == 1 else min(MOST_WIDTH, 16 // itemsize)
-
-
 def narrowest(found: VectorizedRegion, axis: Loop) -> int:
     """Return the bytes of the narrowest elements that lie along the axis, those of one byte left out beside others."""
     accesses = [*found.nest.stores.values(), *found.nest.accesses.values()]
@@ -533,16 +526,6 @@ def narrowest(found: VectorizedRegion, axis: Loop) -> int:
     sizes = [ITEMSIZE.get(found.printer.storage[b], 4) for b, a in steps if is_step(a, axis)]
     truths = any(v.storage == "bool" for v in found.nest.accesses)  # loaded one by one: by few elements of a thread
     return min((size for size in sizes if size > 1), default=1 if sizes and not truths else 4)
-
-
-def axis_of(nest: Nest) -> Loop | None:
-    """Return the loop along which vectors may lie."""
-    return nest.reduced[-1] if nest.schedule == "row" else nest.lane
-
-
-def is_step(access: Access, axis: Loop) -> bool:
-    """Return whether neighbours along the axis are neighbours in memory."""
-    return access.steps.get(axis.leaves[-1]) == {(): 1}
 
 
 def find_quads(found: VectorizedRegion) -> bool:
@@ -572,38 +555,3 @@ def find_quads(found: VectorizedRegion) -> bool:
                 found.loads[text] = found.name_of(v.buffer, nest.accesses[v])
             found.names[v] = found.loads[text]
     return bool(found.loads or found.targets or found.gathered or found.followed)
-
-
-def neighbours(access: Access, axis: Loop, nest: Nest, width: int) -> bool:
-    """Return whether elements along the axis lie side by side, each quad at a multiple of its size."""
-    if not is_step(access, axis) or value_of(access.constant, nest) % width:
-        return False
-    if not all(is_of_vector(index, axis) and stride for index, stride in access.values):
-        return False
-    return all(access.stride(loop.leaves[-1]) % width == 0 for loop in others(axis, nest))
-
-
-def value_of(poly: Poly, nest: Nest) -> int:
-    """Return a polynomial's number at this problem's sizes."""
-    return sum(n * math.prod(nest.names.leaf[name].size for name in names) for names, n in poly.items())
-
-
-def is_of_vector(index: ir.Value, axis: Loop) -> bool:
-    """Return whether a computed place is the same along a vector."""
-    return not ir.tree_atoms(index) & set(axis.leaves) and not has_reduction(index)
-
-
-def has_reduction(value: ir.Value) -> bool:
-    """Return whether a value is what something comes to."""
-    return any(isinstance(v, ir.Reduce | ir.Scan) for v in ir.walk(value))
-
-
-def is_of_row(index: ir.Value, nest: Nest) -> bool:
-    """Return whether a computed place is the same along a whole row, or along a point's lane."""
-    inner = {leaf for loop in (*nest.reduced, *([nest.lane] if nest.lane else [])) for leaf in loop.leaves}
-    return not ir.tree_atoms(index) & inner and not has_reduction(index)
-
-
-def others(axis: Loop, nest: Nest) -> list[Loop]:
-    """Return all loops but the axis."""
-    return [x for x in (*nest.outer, *nest.reduced, *([nest.lane] if nest.lane else [])) if x.var != axis.var]

@@ -15,7 +15,7 @@ from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Access, Loop, Poly, plus, text_of
 from rag_kernels.offline.codegen.reduction_levels import around, indent
 from rag_kernels.offline.codegen.statements import Scope
-from rag_kernels.offline.cuda.elements.vectorized import neighbours, others, value_of
+from rag_kernels.offline.cuda.elements.neighbours import neighbours, others, value_of
 from rag_kernels.offline.cuda.elements.vectors import NARROW_TYPES
 from rag_kernels.offline.cuda.reduce_loops import MOST_TAPS, ReduceLoops
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
