@@ -27,7 +27,7 @@ from rag_kernels.eval.build.step_form import TOLD, fault, is_step
 from rag_kernels.eval.instruments.nsight_compute import Profiler
 from rag_kernels.eval.instruments.sanitizers import as_site, call_file, sanitize, takes
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.machine.device import absent_gpu, gpu_name, open_device, threads, units
+from rag_kernels.eval.machine.device import absent_gpu, gpu_name, open_device, own_gpu, threads, units
 from rag_kernels.eval.machine.device_lock import DeviceLock, locks
 from rag_kernels.eval.machine.hardware import hardware
 from rag_kernels.eval.places import default_cache
@@ -158,9 +158,10 @@ class LocalJudge:
     def by_other_limits(self, limits: Limits, at_other_sizes: AtOtherSizes | None = None) -> LocalJudge:
         """Return a judge that uses this one's warm parents, whose start takes seconds; to be closed before this one.
 
-        Raises ValueError where one has a sandbox and the other has not.
+        Raises ValueError where one has a sandbox, or a GPU of its own, and the other has not.
         """
-        if ("sandbox" in limits.without) != ("sandbox" in self.limits.without):
+        sandboxed = ["sandbox" not in one.without for one in (limits, self.limits)]
+        if sandboxed[0] != sandboxed[1] or limits.every_gpu != self.limits.every_gpu:
             raise ValueError("A judge without the sandbox needs a warm parent of its own: use open_judge.")
         other = LocalJudge(
             self.device, self.workers, self._candidate_workers, self._tools, limits, self.cache, at_other_sizes
@@ -419,10 +420,11 @@ def open_judge(
     tools = toolchain(f"sm_{gpu.split(',')[1].strip().replace('.', '')}" if gpu else "sm_90")
     builds = cache / "builds"
     builds.mkdir(parents=True, exist_ok=True)
-    workers = Workers(inductor_env(cache), preload=PRELOAD)
+    own = own_gpu() if gpu and not (limits and limits.every_gpu) else None
+    workers = Workers(inductor_env(cache), preload=PRELOAD, own_gpu=own)
     boxed = limits is None or "sandbox" not in limits.without
-    box = Sandbox((builds,), gpu=backend == "cuda") if boxed else None
-    candidate_workers = Workers(preload=("rag_kernels.eval.children.candidate",), sandbox=box)
+    box = Sandbox((builds,), gpu=backend == "cuda", own_gpu=own) if boxed else None
+    candidate_workers = Workers(preload=("rag_kernels.eval.children.candidate",), sandbox=box, own_gpu=own)
     try:
         if backend == "cuda" and gpu is None and tools.nvcc is not None:
             device = absent_gpu()

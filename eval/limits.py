@@ -52,5 +52,6 @@ class Limits:
     thorough: bool = False  # every check also outside confirmations
     repeats: int = 10  # thorough: calls on the same content
     sanitizers_in_turn: bool = True  # GPU: False where kernels are known to end, and others may time meanwhile
+    every_gpu: bool = False  # its processes may open the files of all GPUs: it takes them longer to start
     ncu: bool = False  # ask Nsight Compute about the kernels that lead
     without: frozenset[str] = frozenset()  # defences left out, to see what each is worth (`rag-kernels zoo --ablate`)

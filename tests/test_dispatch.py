@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
 from factories import candidate, device, environment, judged, passed, problem
 
-from rag_kernels.cluster.dispatcher import Dispatcher, RetryRules
+from rag_kernels.cluster.dispatcher import Dispatcher, Rules
 from rag_kernels.cluster.ray_judge import ClusterJudge
 from rag_kernels.cluster.records import Job, LostError
 from rag_kernels.cluster.remote_judge import VERSION, About, Fault
@@ -102,8 +103,11 @@ class Opened:
     def __init__(self) -> None:
         self.all: list[Dispatcher] = []
 
-    def __call__(self, pool: ObedientPool, *, build_ahead: bool = False) -> Dispatcher:
-        self.all.append(Dispatcher(pool, build_ahead=build_ahead, rules=RetryRules(backoff_s=0.0)))
+    def __call__(
+        self, pool: ObedientPool, *, build_ahead: bool = False, just_now_s: float = 0.0, last_s: float = 0.0
+    ) -> Dispatcher:
+        rules = Rules(backoff_s=0.0, just_now_s=just_now_s, last_s=last_s)
+        self.all.append(Dispatcher(pool, build_ahead=build_ahead, rules=rules))
         return self.all[-1]
 
 
@@ -133,6 +137,23 @@ def test_all_judges_work_at_once_and_keep_the_problem_that_they_have_open(opened
     first.say(RIGHT)
     over = pool.next()
     assert over.handle is first.handle and over.problem == second.problem  # nothing else waits
+
+
+def test_judges_wait_for_other_problems_that_come_with_the_first(opened: Opened) -> None:
+    """And leave its last candidate to the judge that has a problem open."""
+    pool = ObedientPool(2)
+    dispatcher = opened(pool, just_now_s=0.5, last_s=LIMIT_S)
+    submit(dispatcher, 2)
+    first = pool.next()
+    time.sleep(0.1)
+    submit(dispatcher, 1, TANH)
+    second = pool.next()
+    assert (first.problem, second.problem) == (RELU, TANH) and second.handle is not first.handle
+    second.say(RIGHT)
+    with pytest.raises(Empty):
+        pool.asked.get(timeout=0.8)
+    first.say(RIGHT)
+    assert pool.next().handle is first.handle
 
 
 def test_candidates_are_built_where_they_will_be_judged(opened: Opened) -> None:

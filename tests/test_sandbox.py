@@ -14,8 +14,9 @@ import pytest
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.build.compile import BuildError, Built, build, builds_boxed, toolchain
+from rag_kernels.eval.machine.device import own_gpu
 from rag_kernels.eval.process import lockdown, sandbox
-from rag_kernels.eval.process.sandbox import Found, Sandbox
+from rag_kernels.eval.process.sandbox import Found, OwnGpu, Sandbox
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
 
 CODE = r"""
@@ -253,6 +254,85 @@ def test_the_environment_holds_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
         judges = "[p for p in __import__('glob').glob('/proc/[0-9]*/environ') if 'sk-secret' in open(p).read()]"
         with pytest.raises(WorkerFailed, match="Permission"):  # the first one that is not its own
             evaluate(workers, judges)
+
+
+def opens(workers: Workers, path: Path) -> bool:
+    """Whether a child may open it for writing."""
+    try:
+        evaluate(workers, f"open({str(path)!r}, 'r+').close()")
+    except WorkerFailed as failure:
+        assert "Permission" in failure.message or "No such file" in failure.message, failure.message
+        return False
+    return True
+
+
+SMI = """#!/bin/sh
+case "$*" in *"-i {asked}"*) ;; *) exit 1 ;; esac
+echo '<?xml version="1.0" ?><!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd"><nvidia_smi_log><gpu id="0:1B:0.0">
+<mig_mode><current_mig>{mig}</current_mig></mig_mode><uuid>GPU-7c1d</uuid><minor_number>{minor}</minor_number>
+</gpu></nvidia_smi_log>'
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "minor", "mig", "others"),
+    [
+        ("2", "0", "N/A", "12"),  # numbers of files are not those of the bus
+        ("GPU-7c1d,GPU-11", "2", "Disabled", "01"),
+        (None, "1", "N/A", "02"),
+        ("MIG-7c1d", "1", "Enabled", None),
+        ("0", "1", "Enabled", None),
+        ("0", "5", "N/A", None),  # as a container may hide it
+        ("0", "N/A", "N/A", None),
+    ],
+)
+def test_the_files_of_other_gpus_are_known_by_what_the_driver_says(
+    visible: str | None, minor: str, mig: str, others: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(SMI.format(asked=(visible or "0").split(",")[0], minor=minor, mig=mig))
+    program.chmod(0o755)
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found = None if others is None else OwnGpu("GPU-7c1d", tuple(f"{tmp_path}/nvidia{one}" for one in others))
+    assert own_gpu(tmp_path) == found
+    for name in ("nvidia0", "nvidia1"):
+        (tmp_path / name).unlink()
+    assert own_gpu(tmp_path) is None  # there are no others
+
+
+@pytest.mark.parametrize("boxed", [False, True])
+def test_a_worker_opens_no_file_of_another_gpu(boxed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if lockdown.landlock_abi() < 2:
+        pytest.skip("this kernel's Landlock cannot leave the moving of files as it is")
+    own, other = tmp_path / "nvidia0", tmp_path / "nvidia1"
+    for path in (own, other, tmp_path / "nvidiactl"):
+        path.touch()
+    monkeypatch.setattr(sandbox, "GPU_FILES", (f"{tmp_path}/nvidia*",))
+    gpu = OwnGpu("GPU-7c1d", (str(other),))
+    with Workers(sandbox=Sandbox(gpu=True, own_gpu=gpu) if boxed else None, own_gpu=gpu) as workers:
+        assert evaluate(workers, "__import__('os').environ['CUDA_VISIBLE_DEVICES']") == "GPU-7c1d"
+        assert opens(workers, own) and opens(workers, tmp_path / "nvidiactl") and not opens(workers, other)
+        # As Triton does with what it compiles; a program that is started may open no more.
+        evaluate(
+            workers,
+            f"""
+import os, subprocess
+for name in "ab":
+    os.makedirs(f"{{name}}/c")
+open("a/c/compiled", "w").write("x")
+os.rename("a/c/compiled", "b/c/compiled")
+os.link("b/c/compiled", "a/compiled")
+os.rename("a", "b/a")
+assert open("b/a/compiled").read() == "x"
+assert subprocess.run(["cat", {str(other)!r}], stderr=subprocess.DEVNULL).returncode
+""",
+            target="builtins:exec",
+        )
 
 
 def test_a_daemon_does_not_outlive_its_worker(pools: Pools) -> None:

@@ -89,7 +89,8 @@ class Builder:
         if self._tool_workers is None:
             self._tool_workers = self._workers
             if self._on_gpu:  # compute-sanitizer attaches to what it runs
-                self._tool_workers = Workers(sandbox=Sandbox((self._cache / "builds",), gpu=True, filtered=False))
+                builds, own = (self._cache / "builds",), self._workers.own_gpu
+                self._tool_workers = Workers(sandbox=Sandbox(builds, gpu=True, own_gpu=own, filtered=False))
         if self._on_gpu or not paths:
             return Programs(paths[0] if paths else None), self._tool_workers
         if len(paths) < 2:

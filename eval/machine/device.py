@@ -12,13 +12,16 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.machine.ceilings import higher, product_gflops
 from rag_kernels.eval.machine.device_lock import DeviceLock, locks
+from rag_kernels.eval.process.sandbox import OwnGpu
 from rag_kernels.eval.records import Backend, Device, Features, MachineError
 
 if TYPE_CHECKING:
@@ -59,14 +62,36 @@ def gpu_count() -> int:
     return found if visible is None else min(found, len([name for name in visible.split(",") if name]))
 
 
+def own_gpu(folder: Path = Path("/dev")) -> OwnGpu | None:
+    """Return the GPU that this process uses, with the device files of the others, where there are any.
+
+    None where the driver does not tell which file is whose, and for a part of a GPU (MIG), which has files of its own.
+    """
+    files = {file.name.removeprefix("nvidia"): str(file) for file in folder.glob("nvidia*")}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    if sum(map(str.isdigit, files)) < 2 or visible.startswith("MIG-"):
+        return None
+    with suppress(ElementTree.ParseError):
+        said = ElementTree.fromstring(_asked("-q", "-x", "-i", visible))
+        uuid, minor = (said.findtext(f"gpu/{name}", "") for name in ("uuid", "minor_number"))
+        if minor in files and said.findtext("gpu/mig_mode/current_mig") != "Enabled":
+            return OwnGpu(uuid, tuple(sorted(files[one] for one in files if one.isdigit() and one != minor)))
+    return None
+
+
 def _nvidia_smi(fields: str, *more: str) -> list[str]:
     """Return a line for each GPU."""
-    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", *more]
+    said = _asked(f"--query-gpu={fields}", "--format=csv,noheader,nounits", *more)
+    return [line.strip() for line in said.splitlines() if line.strip()]
+
+
+def _asked(*arguments: str) -> str:
+    """Return what nvidia-smi says; nothing where there is none, or where it fails."""
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=20, check=False)
     except (FileNotFoundError, subprocess.TimeoutExpired):
-        return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+        return ""
+    return done.stdout if done.returncode == 0 else ""
 
 
 def gpu_name() -> str | None:

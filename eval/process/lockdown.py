@@ -2,7 +2,8 @@
 
 Comes in: the folders that may be read and the one that may be written. Goes out: the names of the layers that hold,
 for this process and all that it starts. Nothing here can be undone, and nothing needs a privilege. A layer that the
-kernel does not offer is left out. Imports nothing but the standard library. Knows nothing of kernels or verdicts.
+kernel does not offer is left out. A worker that runs no candidate gives up single files (`close_files`). Imports
+nothing but the standard library. Knows nothing of kernels or verdicts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 PR_SET_DUMPABLE, PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS = 4, 28, 38
 NO_ROOT = 1
@@ -206,6 +208,32 @@ def restrict_files(readable: Sequence[str], devices: Sequence[str], scratch: str
         _syscall(LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     finally:
         os.close(ruleset)
+
+
+def close_files(closed: Sequence[str]) -> bool:
+    """Forbid to open these files, by their paths, and nothing else; return whether that holds.
+
+    Landlock knows only what is allowed: all that stands beside the files, and beside the folders on the way to them,
+    when this is called. Files may be moved between folders as before, which its first version could not allow.
+    """
+    above = {str(folder) for path in closed for folder in Path(path).parents}
+    try:
+        if landlock_abi() < 2:
+            return False
+    except OSError:
+        return False
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+    attribute = struct.pack("=Q", READ_FILE | WRITE_FILE | REFER)
+    ruleset = _syscall(LANDLOCK_CREATE, attribute, ctypes.c_size_t(len(attribute)), ctypes.c_uint32(0))
+    try:
+        for folder in above:
+            for entry in os.scandir(folder):  # what a link leads to stands somewhere by itself
+                if not entry.is_symlink() and entry.path not in above and entry.path not in closed:
+                    _allow(ruleset, entry.path, READ_FILE | WRITE_FILE | REFER)
+        _syscall(LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+    finally:
+        os.close(ruleset)
+    return True
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:

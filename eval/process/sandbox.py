@@ -23,6 +23,7 @@ from rag_kernels.eval.process import lockdown
 from rag_kernels.eval.process.lockdown import Confinement
 
 SCRATCH = "/scratch"
+GPU_FILES = ("/dev/nvidia*", "/dev/dxg")
 # What an untrusted process's environment may hold. Keys and tokens are not on the list.
 ALLOWED_ENV = (
     "PATH",
@@ -82,11 +83,28 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnGpu:
+    """The GPU that workers may use, and the device files of the machine's others, which they may not open.
+
+    It is a defence, and saves time: a driver that starts looks at each GPU that it may open. Without the others' files
+    numbers of GPUs mean other ones, so that it goes by its name.
+    """
+
+    uuid: str
+    others: tuple[str, ...]
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": self.uuid}
+
+
+@dataclass(frozen=True, slots=True)
 class Sandbox:
     """What the workers of one warm parent may see beside the system and Python."""
 
     readable: tuple[Path, ...] = ()
     gpu: bool = False
+    own_gpu: OwnGpu | None = None  # None: all of the machine's
     filtered: bool = True  # False: no Landlock and no seccomp, for tools that attach to the programs they run
 
     def command(self, scratch: Path) -> list[str]:
@@ -103,7 +121,9 @@ class Sandbox:
         return [*system_folders(), *python_folders(), *IMPORTED_BY_CHILDREN, *map(str, self.readable)]
 
     def _devices(self) -> list[str]:
-        return sorted([*glob.glob("/dev/nvidia*"), *glob.glob("/dev/dxg")]) if self.gpu else []
+        closed = self.own_gpu.others if self.own_gpu else ()
+        found = {path for pattern in GPU_FILES for path in glob.glob(pattern)} if self.gpu else set()
+        return sorted(found.difference(closed))
 
 
 def allowed_env() -> dict[str, str]:

@@ -10,6 +10,7 @@ What holds for every worker (tests/test_workers.py):
 - RLIMIT_FSIZE and a watchdog on the scratch folder:                    test_a_scratch_folder_may_not_fill_the_disk
 - the whole tree dies with it, also what left its session:              test_grandchildren_that_left_the_session_...
 - an environment from an allow-list:                                    test_keys_are_not_in_the_environment
+- it opens no other GPU's file (landlock, or a candidate's bwrap):       test_a_worker_opens_no_file_of_another_gpu
 What holds for a candidate's, as far as `process.sandbox.layers()` names it (tests/test_sandbox.py attacks each layer
 alone: test_the_layer_alone_stops_it[attack-layer]):
 - bwrap: no network and no socket of the host      connect_tcp, connect_unix, connect_abstract
@@ -52,7 +53,7 @@ from typing import Any, NoReturn
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.process.channel import Channel, ChannelClosed, Failed, readable
-from rag_kernels.eval.process.lockdown import Confinement, lock_down
+from rag_kernels.eval.process.lockdown import Confinement, close_files, lock_down
 from rag_kernels.eval.process.process_tree import (
     PAGE_BYTES,
     counts,
@@ -91,8 +92,13 @@ class _Child:
     frozen: bool = False
 
 
-def main(control_fd: int, preload: Sequence[str], confinement: dict[str, Any] | None = None) -> None:
-    """Import torch and what else is named in `preload`, then serve fork requests until the parent is gone."""
+def main(
+    control_fd: int, preload: Sequence[str], confinement: dict[str, Any] | None = None, closed: Sequence[str] = ()
+) -> None:
+    """Import torch and what else is named in `preload`, then serve fork requests until the parent is gone.
+
+    Its children open no file of those that are `closed`.
+    """
     if os.getpid() != os.getsid(0):
         os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -112,7 +118,7 @@ def main(control_fd: int, preload: Sequence[str], confinement: dict[str, Any] | 
         while True:
             if readable(control, WATCH_S if children else None):
                 request, fds = control.receive()
-                _serve(control, request, fds, children, confined)
+                _serve(control, request, fds, children, confined, closed)
             if time.monotonic() - watched >= WATCH_S:
                 for child in children.values():
                     _watch(child)
@@ -136,13 +142,18 @@ def _preload(modules: Sequence[str]) -> None:
 
 
 def _serve(
-    control: Channel, request: Any, fds: list[int], children: dict[int, _Child], confined: Confinement | None
+    control: Channel,
+    request: Any,
+    fds: list[int],
+    children: dict[int, _Child],
+    confined: Confinement | None,
+    closed: Sequence[str],
 ) -> None:
     if "fork" in request:
         scratch = tempfile.mkdtemp(prefix="rag-kernels-")
         pid = os.fork()
         if pid == 0:
-            _become_worker(request, fds, scratch, confined)
+            _become_worker(request, fds, scratch, confined, closed)
         for fd in fds:
             os.close(fd)
         children[pid] = _Child(pid, request["memory_bytes"], scratch, request["may_fork"] or confined is None)
@@ -170,7 +181,9 @@ def _serve(
         control.send({"status": status, "overrun": child.overrun})
 
 
-def _become_worker(request: Any, fds: list[int], scratch: str, confined: Confinement | None) -> NoReturn:
+def _become_worker(
+    request: Any, fds: list[int], scratch: str, confined: Confinement | None, closed: Sequence[str]
+) -> NoReturn:
     """Cut ties in the forked child, set limits, run the target, and never return."""
     code = 1
     try:
@@ -190,6 +203,8 @@ def _become_worker(request: Any, fds: list[int], scratch: str, confined: Confine
         if confined:
             os.environ |= {"HOME": scratch, "USER": "candidate"}
             lock_down(confined, scratch, may_fork=request["may_fork"])
+        elif closed:
+            close_files(closed)
         module, _, function = request["fork"].partition(":")
         channel = Channel(socket.socket(fileno=socket_fd))
         getattr(importlib.import_module(module), function)(channel)

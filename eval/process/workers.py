@@ -36,7 +36,7 @@ from rag_kernels.eval.process.process_tree import (
     stands,
     waited_seconds,
 )
-from rag_kernels.eval.process.sandbox import SCRATCH, Sandbox, allowed_env
+from rag_kernels.eval.process.sandbox import SCRATCH, OwnGpu, Sandbox, allowed_env
 
 FailureKind = Literal["crashed", "timed_out", "memory", "raised", "not_shared"]
 LOG_CHARS = 8000
@@ -278,23 +278,31 @@ def to_the_end() -> Iterator[None]:
 class Workers:
     """The warm parent and its children; safe to use from several threads. A context manager.
 
-    With a `sandbox` all of them live in it (as far as this machine has one), and each child is locked down.
+    With a `sandbox` all of them live in it (as far as this machine has one), and each child is locked down. A child may
+    open the files of no GPU but its own, which the sandbox names, or `own_gpu` where there is none.
     """
 
     def __init__(
-        self, extra_env: dict[str, str] | None = None, *, preload: Sequence[str] = (), sandbox: Sandbox | None = None
+        self,
+        extra_env: dict[str, str] | None = None,
+        *,
+        preload: Sequence[str] = (),
+        sandbox: Sandbox | None = None,
+        own_gpu: OwnGpu | None = None,
     ) -> None:
         ours, theirs = pair()
-        env = allowed_env() | WORKER_ENV | (extra_env or {})
+        self.own_gpu = sandbox.own_gpu if sandbox else own_gpu
+        env = allowed_env() | WORKER_ENV | (self.own_gpu.env if self.own_gpu else {}) | (extra_env or {})
         self._scratch = Path(tempfile.mkdtemp(prefix="rag-kernels-"))
         box = sandbox.command(self._scratch) if sandbox else []
         env |= {"TMPDIR": SCRATCH if box else str(self._scratch)} | ({"HOME": SCRATCH} if box else {})
         confinement = asdict(sandbox.confinement()) if sandbox else None
+        closed = self.own_gpu.others if self.own_gpu else ()
         self._filtered = "seccomp" in (confinement or {}).get("layers", ())
         start = (
             f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
             "from rag_kernels.eval.process.warm_parent import main; "
-            f"main({theirs.fileno()}, {list(preload)!r}, {confinement!r})"
+            f"main({theirs.fileno()}, {list(preload)!r}, {confinement!r}, {closed!r})"
         )
         self._process = subprocess.Popen(
             [*box, sys.executable, "-P", "-c", start],

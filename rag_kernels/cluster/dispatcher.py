@@ -4,7 +4,8 @@ Comes in: jobs from any thread, and a pool that starts judges. Goes out: a verdi
 decisions are made in one thread, on events. Knows nothing of Ray, archives or searches.
 
 A judge keeps the problem that it has open as long as there is work on it, and judges without work take over what waits
-elsewhere. A lost judge is replaced, and its job goes to another one. What that costs:
+elsewhere: not what came just now, since work on other problems may follow, nor the last that its judge will be at soon.
+A lost judge is replaced, and its job goes to another one. What that costs:
 
 - the host is gone: the job starts again, as often as that happens;
 - the process died on a living host: the same, but a candidate under which three judges died has crashed;
@@ -34,13 +35,13 @@ from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Judg
 
 log = logging.getLogger(__name__)
 
-TICK_S = 1.0
+TICK_S, SOON_S = 1.0, 0.1
 AHEAD = 4  # candidates that a judge builds ahead
 PATIENCE_S = 60.0  # after which age counts more than what a judge has open
 
 
 @dataclass(frozen=True, slots=True)
-class RetryRules:
+class Rules:
     """Bound how often something is tried, and how many seconds it is waited for."""
 
     job_tries: int = 3
@@ -49,14 +50,16 @@ class RetryRules:
     open_tries: int = 3  # judges in a row that could not be opened while none is open
     backoff_s: float = 2.0  # after the first of them; twice as long after each other
     absent_s: float = 900.0  # so long a cluster may be without any judge
+    just_now_s: float = 0.3  # in which a search hands in its candidates of several problems
+    last_s: float = 5.0  # that the last one of a problem is left to the judge that has it open, and is at another one
     verdict_s: float = 3600.0  # beyond all limits of a judge: it hangs
 
 
 class Dispatcher:
     """Start judges at once and give them jobs; `ready` is done when the first judge is open. Close it when done."""
 
-    def __init__(self, pool: JudgePool, *, build_ahead: bool, rules: RetryRules | None = None) -> None:
-        self._pool, self._build_ahead, self._rules = pool, build_ahead, rules or RetryRules()
+    def __init__(self, pool: JudgePool, *, build_ahead: bool, rules: Rules | None = None) -> None:
+        self._pool, self._build_ahead, self._rules = pool, build_ahead, rules or Rules()
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._slots: list[JudgeSlot] = []
         self._queue: list[Job] = []
@@ -92,7 +95,9 @@ class Dispatcher:
         while not self._closed:
             try:
                 with suppress(Empty):
-                    self._events.get(timeout=TICK_S)()
+                    self._events.get(timeout=SOON_S if self._queue else TICK_S)()
+                    while True:  # all that has come, before anything is handed out
+                        self._events.get_nowait()()
                 self._start_judges()
                 self._look_after()
                 self._hand_out()
@@ -194,7 +199,7 @@ class Dispatcher:
     def _hand_out(self) -> None:
         self._queue = [job for job in self._queue if not job.answer.cancelled()]
         for slot in [s for s in self._slots if s.works and s.job is None]:
-            fit = [job for job in self._queue if self._may(slot, job)]
+            fit = [job for job in self._queue if self._may(slot, job) and not self._is_anothers(slot, job)]
             if fit:
                 job = min(fit, key=partial(self._reluctance, slot))
                 self._queue.remove(job)
@@ -219,6 +224,16 @@ class Dispatcher:
         assert slot.about is not None
         tried = {one.unit for one in job.tries}
         return slot.about.where not in tried or all(s.about.where in tried for s in self._slots if s.works and s.about)
+
+    def _is_anothers(self, slot: JudgeSlot, job: Job) -> bool:
+        """Return whether a job is left to a judge that has its problem open: to open it here takes seconds."""
+        problem, now = job.problem.problem.id, time.monotonic()
+        there = [s for s in self._slots if s.works and s.problem == problem]
+        if job.confirm or job.tries or slot in there or not there:
+            return False
+        last = sum(other.problem.problem.id == problem for other in self._queue) == 1
+        soon = any(s.job and now - s.since < self._rules.last_s for s in there)
+        return now - job.asked_at < self._rules.just_now_s or (last and soon)
 
     def _reluctance(self, slot: JudgeSlot, job: Job) -> tuple[int, int, bool, int]:
         """Return a sort key, least first: what waits for minutes, what is open here, what is open nowhere, the rest."""

@@ -132,7 +132,7 @@ def run(
     judging = Judging(judge, known)
     with ExitStack() as opened:
         gpu = judge.device.backend == "cuda"
-        boxed = Sandbox((judge.cache / "builds", Path(__file__).parent), gpu=gpu)
+        boxed = Sandbox((judge.cache / "builds", Path(__file__).parent), gpu=gpu, own_gpu=judge.workers.own_gpu)
         witness = opened.enter_context(
             Workers(sandbox=replace(boxed, filtered=False))
         )  # its forks lock themselves down

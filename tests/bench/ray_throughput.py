@@ -2,6 +2,7 @@
 
     python tests/bench/ray_throughput.py --gpus 1,2,4
     python tests/bench/ray_throughput.py --gpus 4,2,1 --each 3          # three problems for every judge of an arm
+    python tests/bench/ray_throughput.py --gpus 4+,4,1+,1 --each 3      # with "+" processes may open all GPUs' files
     python tests/bench/ray_throughput.py --judges 1,2 --kernels 12      # on a CPU, a share of the cores each
 
 The candidates are honest kernels of the zoo, each in several spellings: a comment that differs, so that each is built
@@ -39,6 +40,7 @@ from rag_kernels.eval.zoo.honest.corpus import cuda_kernels, honest_kernels
 from rag_kernels.ingest.functional.functionalize import functionalize
 
 OPEN_LIMIT_S = 180.0
+EVERY = "+"
 
 
 class OverError(Exception):
@@ -47,12 +49,21 @@ class OverError(Exception):
 
 @dataclass
 class Arm:
-    """What came of the candidates with so many judges."""
+    """What came of the candidates with so many judges; `every_gpu`: as in `Limits`."""
 
     judges: int
-    open_s: float
+    every_gpu: bool
+    open_s: float = 0.0
     seconds: float = 0.0
     verdicts: dict[str, Judged] = field(default_factory=dict)
+
+    @classmethod
+    def named(cls, name: str) -> Arm:
+        return cls(int(name.removesuffix(EVERY)), name.endswith(EVERY))
+
+    @property
+    def name(self) -> str:
+        return f"{self.judges}{EVERY * self.every_gpu}"
 
     @property
     def an_hour(self) -> float:
@@ -89,17 +100,18 @@ def copies(todo: Work, count: int) -> Work:
     return found
 
 
-def run(backend: Backend, judges: int, todo: Work, asked: argparse.Namespace) -> Arm:
+def run(backend: Backend, arm: Arm, todo: Work, asked: argparse.Namespace) -> Arm:
+    judges = arm.judges
     with tempfile.TemporaryDirectory(prefix="rag-kernels-bench-") as cache:
         started = time.perf_counter()
-        limits = replace(Limits(), measure_compile=not asked.no_compile)
-        cpus = asked.cpus or max(1, threads() // max(asked.counts))
+        limits = Limits(measure_compile=not asked.no_compile, every_gpu=arm.every_gpu)
+        cpus = asked.cpus or max(1, threads() // max(one.judges for one in asked.arms))
         with open_cluster("ray", backend=backend, limits=limits, cache=cache, cpus=cpus, most=judges) as judge:
             while judge.places < judges:
                 if time.perf_counter() - started > OPEN_LIMIT_S:
                     raise SystemExit(f"Only {judge.places} of {judges} judges could be opened.")
                 time.sleep(0.05)
-            arm = Arm(judges, time.perf_counter() - started)
+            arm.open_s = time.perf_counter() - started
             judge_all(judge, todo, arm, asked.arm_seconds)
     return arm
 
@@ -126,18 +138,19 @@ def judge_all(judge: ClusterJudge, todo: Work, arm: Arm, limit_s: float) -> None
 
 
 def table(arms: Sequence[Arm], expected: int, *, weak: bool) -> str:
-    first = min(arms, key=lambda arm: arm.judges)
     rows = [
         "| judges | candidates judged | seconds | verdicts an hour | speed-up | the same verdict | opening, s |",
         "|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for arm in arms:
+        alike = [other for other in arms if other.every_gpu == arm.every_gpu]
+        first = min(alike, key=lambda other: other.judges)
         both = arm.verdicts.keys() & first.verdicts.keys()
         same = sum(codes(arm.verdicts[c].verdict) == codes(first.verdicts[c].verdict) for c in both)
         times = arm.an_hour / first.an_hour if first.an_hour else 0.0
         asked = expected * (arm.judges if weak else 1)
         rows.append(
-            f"| {arm.judges} | {len(arm.verdicts)} of {asked} | {arm.seconds:.1f} | {arm.an_hour:.0f} "
+            f"| {arm.name} | {len(arm.verdicts)} of {asked} | {arm.seconds:.1f} | {arm.an_hour:.0f} "
             f"| {times:.2f} | {same} of {len(both)} | {arm.open_s:.1f} |"
         )
     return "\n".join(rows)
@@ -147,7 +160,7 @@ def stages(arms: Sequence[Arm]) -> str:
     """Median seconds of a stage: what judges cost each other shows here."""
     names = sorted({name for arm in arms for judged in arm.verdicts.values() for name in judged.stage_s})
     rows = [
-        f"| stage, median s (sum) | {' | '.join(f'{arm.judges} judges' for arm in arms)} |",
+        f"| stage, median s (sum) | {' | '.join(f'{arm.name} judges' for arm in arms)} |",
         "|---|" + "---:|" * len(arms),
     ]
     for name in names:
@@ -171,7 +184,7 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="judge nothing before the first arm")
     parser.add_argument("--no-compile", action="store_true", help="measure no torch.compile baseline")
     asked = parser.parse_args()
-    asked.counts = [int(count) for count in (asked.gpus or asked.judges).split(",")]
+    asked.arms = [Arm.named(name) for name in (asked.gpus or asked.judges).split(",")]
     backend: Backend = "cuda" if asked.gpus else "cpu"
     todo = work(backend, asked.kernels, asked.spellings, problems=asked.each)
     expected = sum(map(len, todo.values()))
@@ -179,13 +192,13 @@ def main() -> None:
     whose = " for each judge" if asked.each else ""
     print(f"{expected} candidates of {len(todo)} problems{whose}; {machine}.", flush=True)
     problem, candidates = next(iter(todo.items()))
-    if not asked.cold:
-        run(backend, 1, {problem: candidates[:1]}, asked)  # compilers and libraries are read from disk before any arm
+    if not asked.cold:  # compilers and libraries are read from disk before any arm
+        run(backend, Arm.named("1"), {problem: candidates[:1]}, asked)
     arms: list[Arm] = []
-    for count in asked.counts:
-        arms.append(run(backend, count, copies(todo, count) if asked.each else todo, asked))
+    for arm in asked.arms:
+        arms.append(run(backend, arm, copies(todo, arm.judges) if asked.each else todo, asked))
         names = Counter(code for judged in arms[-1].verdicts.values() for code in codes(judged.verdict))
-        print(f"\n{count} judges: {dict(names)}\n\n{table(arms, expected, weak=bool(asked.each))}", flush=True)
+        print(f"\n{arm.name} judges: {dict(names)}\n\n{table(arms, expected, weak=bool(asked.each))}", flush=True)
         print(f"\n{stages(arms)}", flush=True)
 
 
