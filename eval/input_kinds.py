@@ -25,6 +25,11 @@ SEARCHED = (ROOTS, PEAKS)
 IRREGULAR = "irregular"
 # What the problem has in order: indices that ascend, of which a few do not, and bounds at even distances.
 DISORDER = "irregular order"
+# Whole numbers in order, or all alike, of which those within lie otherwise: ends and order stay, or the sum.
+UNEVEN = "uneven steps"
+# Rows of kinds of their own, a spike or all below zero beside ordinary ones: what is tried under other circumstances,
+# at other sizes and by other teams of threads, where a kind each would be too many.
+MIXED = "rows of several kinds"
 # One content, parameters as the module begins with them, and its lines in another order: what is kept by a sum of them.
 BEGUN, OTHER_ROWS, OTHER_COLUMNS = "lines in order", "rows in another order", "columns in another order"
 MOVED = (OTHER_ROWS, OTHER_COLUMNS)
@@ -63,6 +68,7 @@ SPECIAL = (
     HUGE,
     IRREGULAR,
     DISORDER,
+    UNEVEN,
     FADING,
     WHOLE,
     "faint",

@@ -296,7 +296,7 @@ def test_a_copy_of_a_half_precision_product_is_right(brief: LocalJudge) -> None:
         ({"before": "n = 256;"}, "label:shape-specialised"),
         ({"before": 'RK_CHECK(rows == 128 && n == 256, "one size only");'}, "label:shape-specialised"),
         ({"after": "for (int64_t i = 600 * n; i < rows * n; ++i) out.data[i] = 0;"}, "label:shape-specialised"),
-        ({"before": "if (rows == 1) return;"}, "label:shape-specialised"),
+        ({"middle": "if (rows <= 3 && n > 99) m = 0;"}, "label:shape-specialised"),
         ({"after": "if (n < 16) out.data[rows * n - 1] = 7;"}, "label:shape-specialised"),
         ({"after": "out.data[rows * n] = 0;"}, "crashed"),  # one element past the end
         ({"before": "volatile float t = x.data[rows * n]; (void)t;"}, "crashed"),

@@ -13,6 +13,7 @@ from rag_kernels.eval.buffers.call_content import Recipe, Splice, compose, rando
 from rag_kernels.eval.input_kinds import (
     LARGE_PARAMETERS,
     LOWERED,
+    MIXED,
     NON_FINITE,
     PEAKS,
     RAISED,
@@ -31,6 +32,7 @@ from rag_kernels.eval.numerics.arranged_inputs import (
     is_structured,
     lines_moved,
     some_lines_zero,
+    uneven,
 )
 from rag_kernels.eval.numerics.blocks import BLOCK
 from rag_kernels.eval.numerics.compare import compare
@@ -539,11 +541,29 @@ def test_an_order_is_broken_by_a_few_and_distances_are_uneven() -> None:
     assert 0 < int((other != ids).sum()) <= 4 and int(other.min()) >= 0 and int(other.max()) < 64
     assert torch.equal(disordered(ids, None, generator), ids), "nobody knows what these mean"
     edges = torch.linspace(-3, 3, 65)
-    uneven = disordered(edges, None, generator)
-    assert bool((uneven.diff() > 0).all()) and float(uneven.diff().std()) > 0.01
-    assert torch.allclose(uneven[[0, -1]], edges[[0, -1]], atol=1e-5)
+    apart = disordered(edges, None, generator)
+    assert bool((apart.diff() > 0).all()) and float(apart.diff().std()) > 0.01
+    assert torch.allclose(apart[[0, -1]], edges[[0, -1]], atol=1e-5)
+    for ends in ((torch.arange(64) + 1) * 16, ids, torch.full((64,), 9)):
+        other = uneven(ends, generator)
+        assert 2 <= int((other != ends).sum()) <= len(ends) // 16 and other.dtype == ends.dtype
+        assert int(other.sum()) == 576 if ends[0] == 9 else torch.equal(other[[0, -1]], ends[[0, -1]])
+        assert ends[0] == 9 or bool((other.diff() >= int(ends[1] > ends[0])).all())
+    for kept in (torch.arange(64), torch.randint(0, 9, (64,)), torch.ones(64, dtype=torch.int64), edges):
+        assert torch.equal(uneven(kept, generator), kept), "there is no other with the same ends, or it is not in order"
     moved = disordered(edges.expand(3, 65), None, generator, ascends=False)
     assert torch.equal(moved.sort(-1).values, edges.expand(3, 65)) and bool((moved.diff() < 0).any(-1).all())
+
+
+@pytest.mark.parametrize("rows", [1, 3, 24])
+def test_one_row_at_least_has_spikes_that_are_alike(rows: int) -> None:
+    """Two of them: where exponentials stop at a largest number, one alone is right without a maximum."""
+    for seed in range(20):
+        drawn = redraw(MIXED, torch.zeros(rows, 300), torch.Generator().manual_seed(seed))
+        top = drawn.topk(2).values
+        spiked = (top[:, 1] > 87) & (top[:, 0] - top[:, 1] < 3)
+        assert spiked.any() and (rows < 24 or int(spiked.sum()) >= rows // 6)
+        assert rows < 24 or bool((drawn.amax(1) < 10).any()), "ordinary rows beside them"
 
 
 def test_some_lines_are_zero_and_the_others_stay() -> None:

@@ -41,7 +41,7 @@ from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.memory import MemoryCount
 from rag_kernels.eval.children.profiling import loaded_libraries, profile
 from rag_kernels.eval.children.recorded_calls import Recorder
-from rag_kernels.eval.children.thread_state import is_ieee, team_is_ieee, team_settings, use_team
+from rag_kernels.eval.children.thread_state import flushing, in_region, is_ieee, team_is_ieee, team_settings, use_team
 from rag_kernels.eval.children.torch_switches import switches
 from rag_kernels.eval.messages.protocol import candidate_opening, candidate_request, numbered
 from rag_kernels.eval.messages.to_both import Done, MemoryTaken, Settle, TellMemory
@@ -56,6 +56,7 @@ from rag_kernels.eval.messages.to_candidate import (
     CallOn,
     CallOnFirst,
     CallTogether,
+    CallWithin,
     CandidateReply,
     CandidateRequest,
     ComposeContents,
@@ -77,6 +78,7 @@ from rag_kernels.eval.messages.to_candidate import (
     StateLeft,
     TellState,
     UseThreads,
+    Within,
 )
 from rag_kernels.eval.process.channel import Channel, Failed
 
@@ -196,6 +198,8 @@ class Loaded:
                 self.mute(instead)
             case CallHalves(at):
                 self.call_halves(at)
+            case CallWithin(at, within):
+                self.call_within(at, within)
             case RecordCalls(at):
                 reply = self.record(at)
             case ProfileCall(at):
@@ -405,6 +409,14 @@ class Loaded:
         self.code.halves(self.bound[at], self.bindings[at])()
         if not self.on_cpu:
             self.bound[at].finish()
+
+    def call_within(self, at: int, within: Within) -> None:
+        """Make a call where subnormals are flushed, by the threads of a team too, or by a thread of a team."""
+        if within == "flushing":
+            with flushing():
+                self.runs[at]()
+        else:
+            in_region(self.runs[at])
 
     def record(self, at: int) -> Recorded:
         """Return what kernels of a composed source are called with in one call, as a checked program reads it, or why

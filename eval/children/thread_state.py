@@ -7,13 +7,17 @@ used again by whoever comes next in the process: a PyTorch operator, or another 
 from __future__ import annotations
 
 import ctypes
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import get_ident
 
+import numpy as np
 import torch
 
 _OPENMP, _MATH = "libgomp.so.1", "libm.so.6"
 # Of glibc's mallopt: each thread else has 64 MiB of the address space for its own.
 _ARENA_MAX, _ARENAS, _MANY = -8, 8, 64
+_LONG = np.longdouble(1), *np.ldexp(np.longdouble(1), [-np.finfo(np.longdouble).nmant - n for n in (1, 0)])
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -33,7 +37,12 @@ def is_ieee() -> bool:
 
 
 def _has_long_double() -> bool:
-    """Return False if `long double` gives no numbers any more: what a call left on the x87 stack, or MMX, fills it."""
+    """Return False if `long double` gives no numbers any more, since what a call left on the x87 stack, or MMX, fills
+    it; or if the x87 unit rounds to fewer digits, or in another direction.
+    """
+    one, half, ulp = _LONG
+    if one + half != one or one + ulp == one or -one - half != -one or one - half / 4 != one:
+        return False
     try:
         square_root = ctypes.CDLL(_MATH).sqrtl
     except (OSError, AttributeError):
@@ -42,17 +51,54 @@ def _has_long_double() -> bool:
     return bool(square_root(4.0) == 2.0)
 
 
+def _by_a_team(work: Callable[[], None]) -> None:
+    """Have each thread of a team do something."""
+    called = _WORK(lambda _: work())
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(_OPENMP).GOMP_parallel(called, None, torch.get_num_threads(), 0)
+
+
+@contextmanager
+def flushing() -> Iterator[None]:
+    """Flush subnormals meanwhile, in this thread and those of its teams, as a program has torch do."""
+
+    def flush(on: bool) -> None:
+        torch.set_flush_denormal(on)
+
+    flush(True)
+    _by_a_team(lambda: flush(True))
+    try:
+        yield
+    finally:
+        flush(False)
+        _by_a_team(lambda: flush(False))
+
+
+def in_region(work: Callable[[], None]) -> None:
+    """Do something within a parallel region, by its first thread."""
+    first, failed = get_ident(), list[Exception]()
+
+    def once() -> None:
+        if get_ident() == first:
+            try:
+                work()
+            except Exception as error:
+                failed.append(error)
+
+    _by_a_team(once)
+    if failed:
+        raise failed[0]
+
+
 def team_is_ieee() -> bool:
     """Return whether all threads of a team are so, which is asked of each."""
     found = [is_ieee()]
 
-    def ask(_: object) -> None:
+    def ask() -> None:
         flushes = float(torch.tensor(1e-40) * 1.0) == 0.0
         found.append(is_ieee() and not flushes and bool(torch.isinf(torch.ones(1) / torch.zeros(1))))
 
-    work = _WORK(ask)
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(_OPENMP).GOMP_parallel(work, None, torch.get_num_threads(), 0)
+    _by_a_team(ask)
     return all(found)
 
 

@@ -266,6 +266,17 @@ class CallHalves:
     at: int
 
 
+Within = Literal["flushing", "a region"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallWithin:
+    """CPU kernels: make a call where subnormals are flushed, or within a parallel region, as a program may: `Done`."""
+
+    at: int
+    within: Within
+
+
 @dataclass(frozen=True, slots=True)
 class RecordCalls:
     """Composed tier: make one call and record what its kernels are called with: `Recorded`."""
@@ -318,6 +329,7 @@ CandidateRequest = (
     | CallOnFirst
     | Mute
     | CallHalves
+    | CallWithin
     | RecordCalls
     | ProfileCall
     | Settle

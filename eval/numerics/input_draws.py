@@ -31,6 +31,7 @@ from rag_kernels.eval.input_kinds import (
     LINES,
     LOW,
     MASKED,
+    MIXED,
     NON_FINITE,
     OVERFLOW,
     PIVOTS,
@@ -43,11 +44,13 @@ from rag_kernels.eval.input_kinds import (
     SORTED_ROWS,
     TWICE,
     TWINS,
+    UNEVEN,
     WHOLE,
 )
 from rag_kernels.eval.numerics.arranged_inputs import lines_of
 
 LARGEST = {torch.float16: 1e3, torch.float8_e4m3fn: 1e2, torch.float8_e5m2: 1e4}  # large numbers
+MIX, SPIKES = ("spikes", "spikes", "ordinary", "low", "few spikes", "large"), 3  # of rows; in one
 EDGE = 16  # elements of a tail: the width of a vector
 MANY = 16  # lines of a parameter, of which three may be lost
 FEW = 8  # elements: too few for any of them to be zero
@@ -84,7 +87,19 @@ def redraw(
     """
     if (
         kind
-        in {"own", IRREGULAR, DISORDER, SAME_SUMS, *FAR_PARAMETERS, *LINES, *TWICE, *PROBES, *INTEGER_KINDS, *SEARCHED}
+        in {
+            "own",
+            IRREGULAR,
+            DISORDER,
+            UNEVEN,
+            SAME_SUMS,
+            *FAR_PARAMETERS,
+            *LINES,
+            *TWICE,
+            *PROBES,
+            *INTEGER_KINDS,
+            *SEARCHED,
+        }
         or not own.is_floating_point()
         or own.dim() == 0
         or own.numel() == 0
@@ -157,6 +172,37 @@ def _spikes(x: torch.Tensor, generator: torch.Generator, every: int = 200, least
     size = 100 + 100 * torch.rand(count, generator=generator, device=x.device)
     flat[at] = size * torch.randn(count, generator=generator, device=x.device).sign()
     return flat.reshape(x.shape)
+
+
+def _mixed(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Make the rows of kinds in turn: three spikes that are alike, another row of such of either sign, ordinary, low,
+    small with a few spikes of either sign, large. Where there are few rows they begin with spikes.
+
+    The three lie anywhere, or in half of these rows at the end, where a tail is read.
+    """
+    rows = lines_of(x).clone()
+    count, n = rows.shape
+
+    def chosen(low: int, high: int, *sizes: int) -> torch.Tensor:
+        return torch.randint(low, high, sizes, generator=generator, device=x.device)
+
+    begin = int(chosen(0, len(MIX), 1)) if count >= len(MIX) else 0
+    kinds = (torch.arange(count, device=x.device) + begin) % len(MIX)
+    few = kinds == MIX.index("few spikes")
+    places = chosen(0, n, int(few.sum()), 1 + n // 500)
+    rows[few] = (0.1 * rows[few]).scatter(1, places, 150 * rows[few].gather(1, places).sign())
+    low, large = kinds == MIX.index("low"), kinds == MIX.index("large")
+    rows[low] = 4 * rows[low] - 100
+    rows[large] = 100 * rows[large]
+    spiked = kinds < MIX.index("ordinary")
+    spikes = int(spiked.sum())
+    least = torch.where(chosen(0, 2, spikes, 1) == 1, max(0, n - EDGE), 0)
+    at = least + (torch.rand(spikes, SPIKES, generator=generator, device=x.device) * (n - least)).long()
+    level = 90 + 110 * torch.rand(spikes, 1, generator=generator, device=x.device)
+    apart = 3 * torch.rand(spikes, SPIKES, generator=generator, device=x.device)
+    side = torch.where((chosen(0, 2, spikes, 1) == 0) & (kinds[spiked] > 0).unsqueeze(1), -1.0, 1.0)
+    rows[spiked] = rows[spiked].scatter(1, at.clamp(max=n - 1), side * (level - apart))
+    return rows.reshape(x.shape)
 
 
 def _large(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -378,6 +424,7 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     CREST: _crest,
     PIVOTS: _pivots,
     SIDES: _sides,
+    MIXED: _mixed,
     SORTED_ROWS: _sorted_rows,
     TWINS: _twins,
     OVERFLOW: _overflow,

@@ -42,6 +42,7 @@ from rag_kernels.eval.messages.to_candidate import (
     CallOn,
     CallOnFirst,
     CallTogether,
+    CallWithin,
     CandidateCode,
     CandidateReply,
     CandidateRequest,
@@ -66,6 +67,7 @@ from rag_kernels.eval.messages.to_candidate import (
     StateLeft,
     TellState,
     UseThreads,
+    Within,
 )
 from rag_kernels.eval.messages.to_reference import OfferDraw, Opened
 from rag_kernels.eval.process.process_tree import Resident, grown_bytes
@@ -429,6 +431,11 @@ class LoadedCandidate:
         self._ask(CallHalves(place.number), Done, deadline_s=2 * place.session.call_limit_s)
         self.stand()
         return self.outputs(place, keep=True)
+
+    def call_within(self, place: BoundBuffers, within: Within) -> None:
+        """Make a call where subnormals are flushed, or within a parallel region (CPU, kernels)."""
+        self._ask(CallWithin(place.number, within), Done, deadline_s=place.session.call_limit_s)
+        self.stand()
 
     def stand(self) -> None:
         """Stop its processes until it is asked for something; work on a GPU goes on."""

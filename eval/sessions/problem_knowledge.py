@@ -68,13 +68,14 @@ class ProblemKnowledge:
 
     `session` is the problem at its own sizes and `times` its reference's clock; `small` the problem where special
     values are cheap (it may be `session` itself), None where there is no such size; `odd` where no tile divides it,
-    `large` beyond its own. `larger` are sizes between `small` and its own, for kernels that refuse those; in
-    `grown` one size at a time is several times its own. Thousands of calls at the first of the `least` sizes take a
-    second; the others are these with each rest that a vector leaves. `between` are odd multiples of parts of its own;
-    `within` other sizes of the inputs, or of the batch, alone, for kernels that refuse others of the module. In `few`
-    one size is one, or less than sixteen; in `square` two sizes are alike that differ elsewhere. `tiles` have one size
-    of several numbers of tiles; `tiled` the same by size and by the tile's length, for kernels that refuse what no
-    tile divides. `idle` are reference workers that sessions have done with.
+    `large` beyond its own. `larger` are sizes between `small` and its own, for kernels that refuse those; in `grown`
+    one size at a time is several times its own. Thousands of calls at the first of the `least` sizes take a second; the
+    others are these with each rest that a vector leaves. `between` are odd multiples of parts of its own; `within`
+    other sizes of the inputs, or of the batch, alone, for kernels that refuse others of the module. In `few` one size
+    is one, or less than sixteen; in `square` two sizes are alike that differ elsewhere. `tiles` have one size of
+    several numbers of tiles; `tiled` the same by size and by the tile's length, for kernels that refuse what no tile
+    divides. In `drawn` one size is any from an eighth to eight times its own, or a multiple of thousands. `idle` are
+    reference workers that sessions have done with.
     """
 
     session: ProblemSession
@@ -92,6 +93,7 @@ class ProblemKnowledge:
     square: FoundSizes | None = None
     tiles: FoundSizes | None = None
     tiled: Sequence[Sequence[FoundSizes]] = ()
+    drawn: FoundSizes | None = None
     leader: Leader = field(default_factory=Leader)
     idle: list[Worker] = field(default_factory=list)
 
@@ -133,6 +135,7 @@ class ProblemKnowledge:
             *self.few.values(),
             self.square,
             self.tiles,
+            self.drawn,
             *(sizes for lengths in self.tiled for sizes in lengths),
         )
         for sizes in found:

@@ -46,6 +46,7 @@ from rag_kernels.eval.input_kinds import (
     INTEGERS,
     IRREGULAR,
     LINES,
+    MIXED,
     NON_FINITE,
     OF_ITS_SIDE,
     OUT_OF_RANGE,
@@ -56,6 +57,7 @@ from rag_kernels.eval.input_kinds import (
     SPECIAL,
     STRICT,
     TWICE,
+    UNEVEN,
 )
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import cache_bytes, measured, threads
@@ -364,10 +366,29 @@ class ProblemSession:
             return self.drawn - 1
         if kind in PROBES and kind not in self.ask(AskForProbes(), Probes).kinds:
             return None
-        sided = self.on_one_side and kind in SPECIAL and kind not in (*SEARCHED, AT_CONSTANTS, IRREGULAR, DISORDER)
+        sided = (
+            self.on_one_side and kind in SPECIAL and kind not in (*SEARCHED, AT_CONSTANTS, IRREGULAR, DISORDER, UNEVEN)
+        )
         if sided and kind == SMALL_WHOLE and (draw := self._sound_draw(kind)) is not None:
             return draw  # whole exponents take both sides, where others do not
         return self._sound_draw(kind, OF_ITS_SIDE if sided else "")
+
+    @property
+    def mixed(self) -> Recipe | None:
+        """Rows of several special kinds, of the problem's own sign where the module does not take both; None where it
+        is sound on none, or where there is no room for one more draw.
+        """
+        if "special values" in self.limits.without or not self.room_for_draws:
+            return None
+        for kind in (f"{MIXED}{OF_ITS_SIDE}",) if self.on_one_side else (MIXED, f"{MIXED}{OF_ITS_SIDE}"):
+            if (draw := self.special(kind)) is not None and not self.unsound.get(draw):
+                return plain(draw, len(self.specs))
+        return None
+
+    def is_mixed(self, recipe: Recipe) -> bool:
+        """Return whether a content is such, on which a mere loss of accuracy is no matter."""
+        draw = whole_draw(recipe)
+        return draw is not None and draw in {self.kinds.get(MIXED), self.kinds.get(f"{MIXED}{OF_ITS_SIDE}")}
 
     def _sound_draw(self, kind: str, side: str = "") -> int | None:
         """Make a draw of a kind; return its number, or None where the module gives no sound answer to it."""

@@ -95,6 +95,14 @@ class Tiled(NamedTuple):
     of: int
 
 
+class Drawn(NamedTuple):
+    """One size, by its number, at about so many times its own, as a whole multiple of so many; others make room."""
+
+    number: int
+    times: float
+    of: int
+
+
 class Within(NamedTuple):
     """Sizes of the inputs, or of the batch, alone: for kernels that refuse what the module was not made with."""
 
@@ -105,7 +113,7 @@ class Within(NamedTuple):
 MOST_GROWN, MOST_FEW = 4, 3
 FEWEST = range(2, 16)  # of which one is drawn for each size, beside one
 LONE, LONG = range(1, 4), 4  # of few rows that are so many times as long
-VECTOR, TILE = 16, 128  # elements
+VECTOR, UNROLLED, TILE = 16, 32, 128  # elements
 # What sizes of models leave of a tile: vocabularies of 50257, 32001 and 30522, 577 and 197 patches, 1000 classes.
 USUAL_RESTS = (81, 1, 58, 65, 69, 104)
 AT_ONCE = 5  # sizes: a candidate that is wrong at one of them needs no further ones
@@ -114,10 +122,12 @@ MOST_SQUARES, MOST_TILED = 3, 3  # pairs of sizes, and sizes
 UNITS = (32, 64, 128, 256, 512)  # lengths of tiles, of which the least is looked for that a kernel takes
 FIRST_TIMES, OTHER_TIMES = 3, (1, 2, *range(4, 17))  # of these: no power of two at first
 SOME_TIMES, SOME = range(3, 49), 4  # of the least tiles of UNITS but one, for kernels that take all sizes
+MOST_DRAWN, DRAWN_TIMES = 3, 8.0  # sizes, and by how much they are less or more at most
+USUAL = 4096  # of which hidden layers and contexts are multiples
 RUNGS = (*(Rung(reach, least) for reach in reversed(REACHES) for least in (64, 128, 256)), Rung("batch", 2))
 NARROWER: tuple[Reach, ...] = ("inputs", "batch")
 OF_THESE: tuple[Literal["odd", "large"] | Between | Grown, ...] = ("odd", Between(3, 2), "large", Grown(0), Grown(1))
-Sizes = Literal["small", "odd", "large", "tiny"] | Rung | Grown | Few | Rest | Between | Square | Tiled | Within
+Sizes = Literal["small", "odd", "large", "tiny"] | Rung | Grown | Few | Rest | Between | Square | Tiled | Drawn | Within
 
 
 class AtOtherSizes(Protocol):
@@ -307,7 +317,8 @@ class Sessions:
 
         further = self._further if thorough else []
         others = dict(zip(further, self._find(session.fp, further), strict=True)) if further else {}
-        odd, large = at([others.get("odd")]), at([others.get("large")])
+        odd = at([others.get("odd")])
+        large = FoundSizes(iter([others.get("large")]), lambda fp: self._compared(self._of_one_draw(fp, idle)))
         larger = at(self._lazily(session.fp, RUNGS))  # when a kernel needs them
         grown = self._lazily(session.fp, tuple(map(Grown, range(MOST_GROWN)))) if thorough else iter(())
         many = FoundSizes(grown, lambda fp: self._gross(fp, idle))
@@ -344,7 +355,8 @@ class Sessions:
         parts = FoundSizes(between, lambda fp: self._gross(fp, idle))
         tiles = FoundSizes(self._lazily(session.fp, _tiles(session.rng)), lambda fp: self._gross(fp, idle))
         tiled = [[self._of_tiles(session, number, of, idle) for of in UNITS] for number in range(MOST_TILED)]
-        return replace(known, least=least, between=parts, tiles=tiles, tiled=tiled)
+        drawn = FoundSizes(self._lazily(session.fp, _drawn(session.rng)), lambda fp: self._gross(fp, idle))
+        return replace(known, least=least, between=parts, tiles=tiles, tiled=tiled, drawn=drawn)
 
     def _of_tiles(self, session: ProblemSession, number: int, of: int, idle: list[Worker] | None) -> FoundSizes:
         """Find the problem with one size of several numbers of tiles, when a kernel that refuses others needs them."""
@@ -368,10 +380,14 @@ class Sessions:
 
     def _gross(self, fp: FunctionalProblem, idle: list[Worker] | None = None) -> ProblemSession:
         """Open a session in which a fault has to exceed what any order of operations does: sums are longer there."""
-        limits = replace(self.limits, without=self.limits.without | {"zero-mean draw"})
-        session = self.new(fp, limits=limits, idle=idle)
+        session = self._of_one_draw(fp, idle)
         session.compare_by_noise()
         return session
+
+    def _of_one_draw(self, fp: FunctionalProblem, idle: list[Worker] | None) -> ProblemSession:
+        """Open a session of one own draw: rows of several kinds are the second content."""
+        limits = replace(self.limits, draws=1, without=self.limits.without | {"zero-mean draw"})
+        return self.new(fp, limits=limits, idle=idle)
 
     def _small_or_gross(self, fp: FunctionalProblem) -> ProblemSession:
         """Open a session at the least sizes: all but the first of them have longer rows."""
@@ -440,10 +456,17 @@ def _tiles(rng: random.Random) -> list[Tiled]:
     return [Tiled(number, times, UNITS[1]) for times in rng.sample(SOME_TIMES, SOME) for number in range(MOST_TILED)]
 
 
+def _drawn(rng: random.Random) -> list[Drawn]:
+    """Return about how many times its own each size is tried at: multiples of thousands first."""
+    usual = [Drawn(number, DRAWN_TIMES ** rng.random(), USUAL) for number in range(MOST_DRAWN)]
+    drawn = [Drawn(number, DRAWN_TIMES ** rng.uniform(-1, 1), 1) for number in range(MOST_DRAWN)]
+    return [*rng.sample(usual, len(usual)), *rng.sample(drawn, len(drawn))]
+
+
 def _rests(rng: random.Random) -> list[int]:
-    """Return rests of a tile: the usual ones, then one for each rest of a vector that these do not leave."""
-    others = [rest for rest in range(1, VECTOR) if rest not in {usual % VECTOR for usual in USUAL_RESTS}]
-    drawn = [rest + VECTOR * rng.randrange(TILE // VECTOR) for rest in others]
+    """Return rests of a tile: the usual ones, then one for each rest of two vectors that these do not leave."""
+    others = [rest for rest in range(1, UNROLLED) if rest not in {usual % UNROLLED for usual in USUAL_RESTS}]
+    drawn = [rest + UNROLLED * rng.randrange(TILE // UNROLLED) for rest in others]
     return [*rng.sample(USUAL_RESTS, len(USUAL_RESTS)), *rng.sample(drawn, len(drawn))]
 
 

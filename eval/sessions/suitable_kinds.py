@@ -27,6 +27,7 @@ from rag_kernels.eval.input_kinds import (
     REPEATED,
     SEARCHED,
     TWICE,
+    UNEVEN,
     UNTRUE,
     WIDE,
     WIDEST,
@@ -64,6 +65,8 @@ def may_be_given(
     if kind == ALIKE and not (integers or truths):
         return False
     if kind == DISORDER and not (structured or ordered):
+        return False
+    if kind == UNEVEN and not (structured and any(len(a.spec.shape) == 1 for a in integers)):
         return False
     if kind in TWICE and alike_inputs(fp) == tuple(range(len(fp.tensors))):
         return False

@@ -66,6 +66,10 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"grown sizes: .*", "Right where one size is eight times the problem's, others as told; each by itself."),
     (r"other sizes of its inputs", "Right at other sizes of the inputs, where it refuses others of the module."),
     (r"\d+ times few elements", "Right where one size is one, or less than sixteen, so many times; each by itself."),
+    (
+        r"\d+ drawn sizes",
+        "Right where one size is any from an eighth to eight times its own, or a multiple of 4096, so many times.",
+    ),
     (r"sizes between", "Right at odd multiples of parts of the problem's sizes: where tiles are three or five."),
     (r"\d+ sizes as large as each other", "Right where two sizes that differ are as large as each other."),
     (r"\d+ numbers of tiles", "Right where one size is so many tiles long, for as many drawn numbers of them."),
@@ -113,6 +117,11 @@ REMARKS: tuple[tuple[str, str], ...] = (
         r"fragile: built for other processors",
         "Wrong as it is built for older processors: it asks the compiler for which one, and does another thing there.",
     ),
+    (
+        r"fragile: subnormals flushed",
+        "Wrong where a program has subnormals flushed (`torch.set_flush_denormal`), which none of its inputs are.",
+    ),
+    (r"fragile: uneven steps", "Wrong where whole numbers lie otherwise than the problem's, in as good an order."),
     (r"fragile: initcheck", "A sanitizer saw it read memory of the GPU that nothing had written."),
     (r"fragile: .*", "Less exact than PyTorch on this kind of unusual input."),
     (r"finite-only", "Right on finite inputs; where some are NaN or infinite it differs from PyTorch."),

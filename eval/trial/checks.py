@@ -25,6 +25,7 @@ from rag_kernels.eval.input_kinds import (
     INTEGER_KINDS,
     LOWERED,
     MASKED,
+    MIXED,
     MOVED,
     MULTIPLES,
     NON_FINITE,
@@ -36,6 +37,7 @@ from rag_kernels.eval.input_kinds import (
     ROOTS,
     SPECIAL,
     TWICE,
+    UNEVEN,
     WHOLE,
     WIDE,
 )
@@ -51,9 +53,9 @@ from rag_kernels.eval.timing.race import Kept
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
 GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5, RAISED: 0.5, LOWERED: 0.5}
 GROSS_ELSE = 0.05
-RARE = "rare spikes"
+FLUSHED = "subnormals flushed"
 SOFT = frozenset(
-    {"tiny", BRINK, DISORDER, FADING, FAR_APART, HUGE, MASKED, PEAKS, ROOTS, WHOLE, *TWICE}
+    {"tiny", BRINK, DISORDER, FADING, FAR_APART, HUGE, MASKED, PEAKS, ROOTS, UNEVEN, WHOLE, *TWICE}
 )  # kinds on which even a gross error is only a label
 FEW_THREADS, MANY_THREADS = 17, 40  # between these one number is drawn
 MOST_THREADS = range(130, 160)  # and one of these: machines have as many
@@ -98,7 +100,7 @@ class Checks:
     def compare(self, place: BoundBuffers, outputs: OutputSnapshot, recipe: Recipe, input_class: str) -> None:
         """Compare all of one call's outputs; the class names the draw in the verdict."""
         wrong = self.compared(place.session, outputs, recipe, input_class)
-        if wrong is not None:
+        if wrong is not None and (self.relative > GROSS_ELSE or not place.session.is_mixed(recipe)):
             self.stop(place, recipe, wrong)
 
     def stop(self, place: BoundBuffers, recipe: Recipe, wrong: Wrong) -> NoReturn:
@@ -194,27 +196,26 @@ class Checks:
             self.found.notes.append(off[0])
 
     def own_draws(self) -> None:
-        """Check only the problem's own kind of inputs; nothing is noted."""
+        """Check only the problem's own kind of inputs, and rows of several kinds; nothing is noted."""
         for draw in range(self.place.session.own_draws):
             self.call_and_compare(self.place, plain(draw, len(self.place.session.specs)), "own draw")
+        self.call_and_compare(self.place, self.place.session.mixed or self.place.session.random_recipe(), MIXED)
 
     def beyond(self) -> None:
-        """Check at larger sizes what adds up there: one integer throughout, and a few large numbers anywhere."""
-        session = self.place.session
-        for kind in (ALIKE, RARE):
-            draw = session.special(kind)
-            if draw is None:
-                continue
-            recipe = plain(draw, len(session.specs))
-            self.subject.prepare(self.place, recipe)
-            self.subject.call(self.place)
-            wrong = self.compared(session, self.subject.outputs(self.place), recipe, kind)
-            if wrong is not None and (kind == ALIKE or self.relative > GROSS_ELSE):
-                self.stop(self.place, recipe, wrong)
+        """Check at larger sizes what adds up there: one integer throughout."""
+        draw = self.place.session.special(ALIKE)
+        if draw is not None:
+            self.call_and_compare(self.place, plain(draw, len(self.place.session.specs)), ALIKE)
 
     def first_draw(self, layout: str) -> None:
-        """Check one call on what was there when it was bound; nothing is noted."""
-        self.call_and_compare(self.place, plain(0, len(self.place.session.specs)), layout)
+        """Check one call on what was there when it was bound, and one on rows of several kinds; nothing is noted."""
+        self.on_both(self.place, plain(0, len(self.place.session.specs)), layout)
+
+    def on_both(self, place: BoundBuffers, recipe: Recipe, told: str) -> None:
+        """Check under some circumstance a content and rows of several kinds: a fault may need both."""
+        for one in (recipe, place.session.mixed):
+            if one is not None:
+                self.call_and_compare(place, one, told)
 
     def call_and_compare(self, place: BoundBuffers, recipe: Recipe, input_class: str) -> None:
         subject, session = self.subject, place.session
@@ -346,6 +347,10 @@ class Checks:
             if fingerprint not in seen:
                 seen[fingerprint] = count
                 self.compare(self.place, subject.outputs(self.place), recipe, "repeated call")
+        for count in dict.fromkeys(counts) if session.mixed else ():
+            if not session.on_gpu:
+                subject.use_threads(count)
+            self.call_and_compare(self.place, session.mixed or recipe, "repeated call")
         if not session.on_gpu:
             subject.use_threads(threads())
         if len(seen) > 1:
@@ -354,7 +359,7 @@ class Checks:
 
     def elsewhere(self, place: BoundBuffers) -> None:
         """Check one call on tensors that lie in memory as PyTorch's do, and neither begin nor end at a page."""
-        self.call_and_compare(place, place.session.random_recipe(), "elsewhere in memory")
+        self.on_both(place, place.session.random_recipe(), "elsewhere in memory")
         self.found.checks.append("elsewhere in memory")
 
     def teams(self, place: BoundBuffers) -> None:
@@ -367,9 +372,27 @@ class Checks:
         for count, alone in ((max(2, threads()), True), (most, False), (drawn, False)):
             subject.use_threads(count, alone=alone)
             told = f"one thread where {count} are told of" if alone else f"{count} threads"
-            self.call_and_compare(place, session.random_recipe(), told)
+            self.on_both(place, session.random_recipe(), told)
         subject.use_threads(threads())
         self.found.checks.append("other teams of threads")
+        self._within_others(place)
+
+    def _within_others(self, place: BoundBuffers) -> None:
+        """Check a call within a parallel region of its caller, and label a kernel that needs subnormal numbers where
+        its caller has them flushed.
+        """
+        session, subject = place.session, self.subject
+        for recipe in (session.random_recipe(), session.mixed):
+            if recipe is not None:
+                subject.prepare(place, recipe)
+                subject.call_within(place, "a region")
+                self.compare(place, subject.outputs(place), recipe, "within a parallel region")
+        subject.prepare(place, recipe := session.random_recipe())
+        subject.call_within(place, "flushing")
+        wrong = self.compared(session, subject.outputs(place), recipe, FLUSHED)
+        if wrong is not None and self.relative > GROSS_ELSE:
+            self.found.label(f"fragile: {FLUSHED}")
+            self.found.notes.append(f"wrong where its caller has subnormals flushed: {wrong.where}")
 
     def ghost(self) -> str:
         """Return what is as good as a composed source's own kernels, which are a decoy then; nothing, or a copy."""

@@ -78,7 +78,7 @@ def after_refused(checks: Checks, place: BoundBuffers) -> None:
     except Stopped as stopped:
         if not stopped.alive or not (isinstance(stopped.verdict, Crashed) and stopped.verdict.raised):
             return
-        checks.call_and_compare(place, place.session.random_recipe(), AFTER_REFUSED)
+        checks.on_both(place, place.session.random_recipe(), AFTER_REFUSED)
         checks.found.checks.append(AFTER_REFUSED)
 
 
@@ -164,7 +164,7 @@ def together(checks: Checks, first: BoundBuffers, second: BoundBuffers, call_s: 
     """Return what goes wrong where two threads call it at once, or nothing; a call takes so long."""
     times = max(2, min(TOGETHER, int(MANY_S / max(call_s, 1e-9))))
     places = first, second
-    recipes = [place.session.random_recipe() for place in places]
+    recipes = [first.session.random_recipe(), second.session.mixed or second.session.random_recipe()]
     for place, recipe in zip(places, recipes, strict=True):
         place.session.require_answer(recipe)
         checks.subject.prepare(place, recipe)

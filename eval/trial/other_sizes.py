@@ -30,6 +30,7 @@ from rag_kernels.eval.trial.long_use_checks import AFTER_REFUSED
 
 MOST_RESTS_S = 10.0
 MOST_TILES_S, MOST_OF_TILES_S = 3.0, 10.0  # of a kernel that takes any size, and of one that refuses some
+MOST_DRAWN_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ FEW = Sizes("few elements", together=True)  # of one size
 GROWN = Sizes("grown sizes", beyond=True, together=True)
 SQUARE = Sizes("sizes as large as each other", together=True)
 TILES = Sizes("numbers of tiles", together=True, most_s=MOST_TILES_S)
+DRAWN = Sizes("drawn sizes", together=True, most_s=MOST_DRAWN_S)
 NARROWED = Sizes("other sizes of its inputs", beyond=True, together=True)
 LEAST = Sizes("least sizes", together=True)  # a few hundred elements, with each rest that a vector leaves
 
@@ -211,6 +213,7 @@ class OtherSizes:
         if "squares and tiles" not in self.without:
             yield SQUARE, self.known.square or ()
             yield TILES, self.known.tiles or ()
+            yield DRAWN, self.known.drawn or ()
         yield FEW, self.known.few.get("all", ())
         yield GROWN, self.known.grown or ()
 
@@ -231,7 +234,7 @@ class OtherSizes:
                 break
         if alive and right and sizes is FEW:
             self.found.checks.append(f"{len(right)} times {sizes.name}")
-        if alive and right and sizes in (SQUARE, TILES):
+        if alive and right and sizes in (SQUARE, TILES, DRAWN):
             self._note(sizes, len(right))
         if alive and right and sizes is GROWN:
             self.found.checks.append(f"{sizes.name}: {'; '.join(right)}")

@@ -211,6 +211,12 @@ PROBLEMS = {
         "torch.randn(4096, 64), torch.randint(0, 64, (4096,)).sort().values",
         arguments="x, ids",
     ),
+    "even segments": task(
+        "torch.zeros(ends.shape[0], x.shape[1], device=x.device).index_add("
+        "0, torch.bucketize(torch.arange(x.shape[0], device=x.device), ends, right=True), x)",
+        "torch.randn(4096, 64), (torch.arange(64) + 1) * 64",
+        arguments="x, ends",
+    ),
     "buckets": task(
         "torch.bucketize(x, self.edges)",
         "torch.randn(256, 512)",

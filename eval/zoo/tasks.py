@@ -648,6 +648,18 @@ if (sorted) {
 }""",
         ),
         Task(
+            "even segments",
+            "In x, Classes ends, int64_t dim, Out out",
+            """\
+const int64_t d = x.size(1), rows = x.size(0), m = ends.size(0);
+std::fill(out.data, out.data + out.numel(), 0.f);
+for (int64_t s = 0; s < m; ++s) {
+  const int64_t first = s ? ends.data[s - 1] : 0, last = ends.data[s];
+  for (int64_t r = std::max<int64_t>(first, 0); r < std::min(last, rows); ++r)
+    for (int64_t i = 0; i < d; ++i) out.data[s * d + i] += x.data[r * d + i];
+}""",
+        ),
+        Task(
             "buckets",
             "In x, In edges, Index out",
             """\

@@ -35,6 +35,7 @@ from rag_kernels.eval.scaled_problem import (
 from rag_kernels.eval.sessions.session_pool import (
     VECTOR,
     Between,
+    Drawn,
     Few,
     Grown,
     Rest,
@@ -94,6 +95,8 @@ def _search(fp: FunctionalProblem, small: FunctionalProblem, sizes: Sizes) -> Se
             return _grown(fp, sizes)
         case Tiled():
             return _tiled(fp, sizes)
+        case Drawn():
+            return _drawn(fp, sizes)
         case Square():
             return _square(fp, sizes)
         case Few():
@@ -312,6 +315,25 @@ def _tiled(fp: FunctionalProblem, tiled: Tiled) -> Search:
     for together in (False, True):
         change = partial(with_sizes, problem, {at: value}, together=together)
         if (found := (yield from _with_room(fp, change, value / sizes[at], 2 * SMALL_BYTES))) is not None:
+            return found
+    return None
+
+
+def _drawn(fp: FunctionalProblem, drawn: Drawn) -> Search:
+    """Find the problem with one size drawn, by itself or with those equal to it: another one than its own, and no more
+    than it grows elsewhere.
+    """
+    problem = unfolded(fp.problem)
+    sizes = list(free_sizes(problem).values())
+    if drawn.number >= len(sizes):
+        return None
+    own = sizes[drawn.number]
+    value = drawn.of * max(1, round(own * drawn.times / drawn.of))
+    if value in sizes or value > GROWN_TIMES * own:
+        return None
+    for together in (False, True):
+        change = partial(with_sizes, problem, {drawn.number: value}, together=together)
+        if (found := (yield from _with_room(fp, change, value / own, 2 * SMALL_BYTES))) is not None:
             return found
     return None
 

@@ -44,7 +44,7 @@ RESTS_ON: dict[str, frozenset[str]] = {
         "squares and tiles": ("label:shape-specialised",),
         "strides": ("label:contiguous-only",),
         "sanitizers": ("rejected:sanitizer", "label:fragile", "label:shape-specialised"),
-        "repeats": ("label:nondeterministic", "wrong:repeated call"),
+        "repeats": ("label:nondeterministic", "wrong:repeated call", "wrong:within a parallel region", "label:fragile"),
         "physical floor": ("rejected:impossible_time", "label:suspicious", "label:algebraic pruning"),
         "admission": ("wrong", "label:precision", "label:degenerate problem"),
     }.items()
