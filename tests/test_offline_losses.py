@@ -95,3 +95,13 @@ def test_a_small_batch_is_no_number(tmp_path: Path) -> None:
     other = functional("more", Case(case.body, "torch.randn(11, 20)", "torch.arange(11)"))
     assert worst_ratio(other, numbers.caller(plan, other, tmp_path)) <= numbers.RATIO
     assert "<= 4096" in plan.candidate.source, "that many things one thread adds up well enough"
+
+
+def test_what_rows_come_to_is_added_up_by_one_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss of 3000 rows: it was added up in parts, and again, and the targets that count by a third kernel."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case = Case("return F.cross_entropy(x, y)", "torch.randn(3000, 16)", "torch.randint(0, 16, (3000,))")
+    fp = functional("added", halved(case, "bfloat16"))
+    plan = write(fp, SMALL)
+    assert plan is not None and ": 2 fused loop nests" in plan.candidate.source
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) <= numbers.RATIO

@@ -304,8 +304,8 @@ def measure(
     scope: dict[str, Any] = {}
     exec(text, scope)
     torch.manual_seed(0)
-    model = scope["Model"]().cuda()
-    inputs = [x.cuda() for x in scope["get_inputs"]()]
+    with torch.device("cuda"):  # a second of a processor's for each input otherwise
+        model, inputs = scope["Model"](), scope["get_inputs"]()
     state = dict(model.named_parameters()) | dict(model.named_buffers())
     arguments = [a for a in fp.arguments if isinstance(a, TensorArgument)]
     tensors = [(inputs[int(a.path)] if a.role == "input" else state[a.path]).detach() for a in arguments]

@@ -42,7 +42,7 @@ GENERATED_NAMES = re.compile(
     r"phase|put|quad|rest|right|rk|row|second|take|taps|tma|wgmma|wide)_\w+|"
     r"at|by|by_device|down|hi|in|kn|lo|to|tx|ty|up|z_|across|active|aligned|all|along|arrived|band|bar|bars|base|batches|before|"
     r"begin|beside|best|bits|block|blocks|bring|built|bytes|chunk|cluster|column|columns|copied|copy|count|depth|"
-    r"descriptor|device|done|each|edge|elements|empty|end|enter|factor|failed|fetch|finish|first|fit|fits|fitted|found|from|"
+    r"descriptor|device|done|each|edge|elements|empty|end|enter|factor|failed|fetch|finish|first|fit|float_at|fits|fitted|found|from|"
     r"full|gather|grid|group|halves|held|high|hold|in_shared|inner|inside|is_cluster|item|items|kept|lane|lanes|"
     r"last|later|least|leave|left|len|length|lines|look|low|meet|meeting|merge|met|mine|more|most|multiple_of_1024|"
     r"line|name|needed|now|number|once|other|own|packed|panel|part|partial|parts|parts_of|place|place_of|places|post|posted|"

@@ -31,6 +31,7 @@ from rag_kernels.offline.ir.reductions import Kind
 
 KEPT = 4  # quads of a row that a thread keeps at most; a warp that has a row to itself keeps twice as many
 MOST_THREADS = 512  # of a row that is kept
+WARP_QUADS = 256  # of a row that a warp has to itself at most
 FEW_KEPT = 2  # tensors of a row that are kept: of more, those that all rows share are read again
 KEPT_BYTES = 16 * KEPT * MOST_THREADS  # of a row at most
 
@@ -193,7 +194,13 @@ class VectorizedRegion(CudaRegion):
 
     def element_in(self, name: str, place: str = "u") -> str:
         """Return an element of a vector as C, in the type in which arithmetic runs."""
-        return f"{name}.x[{place}]" if self.is_packed(name) else self.vectors[name].element(place, self.place_of(name))
+        vector = self.vectors[name]
+        if self.is_packed(name):
+            return f"{name}.x[{place}]"
+        in_turn = self.has_scan() or (self.held and self.reads_once() and self.count_of_quads() > WARP_QUADS)
+        if in_turn:  # by words nvcc would load one vector after the other, each behind the work on the last
+            return vector.converted(place, self.place_of(name))
+        return vector.element(place, self.place_of(name))
 
     def loads_ahead(self, found: list[ir.Reduce], kind: str) -> bool:
         return False  # a vector is ahead enough
@@ -469,10 +476,9 @@ class VectorizedRegion(CudaRegion):
             return [f"small({self.quads});", self.scan_launch(f"{name}<0>", self.scan_width, arguments)]
         items = self.items()
         grid = f"<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}"
-        once = ", true" if self.reads_once() else ""
 
         def block(items: int) -> str:
-            return f"block = fitted<{name}<{items}>>(quad_block(quads, {outer}{once}));"
+            return f"block = fitted<{name}<{items}>>(quad_block(quads, {outer}));"
 
         lines = [f"const int64_t quads = small({self.quads});"]
         if not items:
@@ -480,16 +486,20 @@ class VectorizedRegion(CudaRegion):
         kept = [f"if (quads <= {items} * int64_t(block.x)) {{", f"  {name}<{items}>{grid}"]
         return [*lines, f"dim3 {block(items)}", *kept, "} else {", f"  {block(0)}", f"  {name}<0>{grid}", "}"]
 
+    def count_of_quads(self) -> int:
+        """Return the number of quads of a row as long as this problem's."""
+        return self.reduced_count() // self.width
+
     def reads_once(self) -> bool:
         """Return whether a row is reduced in one pass, and nothing is stored along it."""
         return self.top == 1 and not self.inner_stores()
 
     def items(self) -> int:
         """Return how many quads each thread keeps, for rows as long as this problem's; 0 for longer ones."""
-        quads, p = self.reduced_count() // self.width, self.parameters
+        quads, p = self.count_of_quads(), self.parameters
         lanes = 4 if quads <= 8 else 8 if quads <= 16 else 16 if quads <= 32 else 32  # as `quad_block` has them
-        threads = lanes if quads <= 256 else p.threads if quads <= KEPT * p.threads else MOST_THREADS
-        threads = p.threads // 2 if 256 < quads <= 2 * p.threads and self.reads_once() else threads
+        threads = lanes if quads <= WARP_QUADS else p.threads if quads <= KEPT * p.threads else MOST_THREADS
+        threads = p.threads // 2 if WARP_QUADS < quads <= 2 * p.threads else threads
         items = -(-quads // threads)
         return items if items <= (2 * KEPT if threads <= 32 else KEPT) else 0
 

@@ -29,6 +29,15 @@ class Vector:
         return f"Pack<{self.ctype}, {self.count}>"
 
     def element(self, place: str, array: str = "") -> str:
-        """Return the element at a place as C, in the type in which arithmetic runs; `array` is what has the vector."""
+        """Return the element at a place as C, in the type in which arithmetic runs; `array` is what has the vector.
+
+        One of bfloat16 comes out of the word that it shares: nvcc takes vectors apart otherwise, a register an element.
+        """
+        if self.ctype == "__nv_bfloat16" and self.count % 2 == 0:
+            return f"float_at({array or self.name}, {place})"
+        return self.converted(place, array)
+
+    def converted(self, place: str, array: str = "") -> str:
+        """Return the same by a conversion of the element alone."""
         text = f"{array or self.name}.x[{place}]"
         return f"float({text})" if self.ctype in NARROW_TYPES else text

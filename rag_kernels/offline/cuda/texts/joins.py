@@ -117,6 +117,22 @@ struct Merge { __device__ MaxSum operator()(MaxSum a, MaxSum b) const { return m
 """,
     ),
     Piece(
+        "extreme",
+        """\
+// The greater or the lesser; a NaN wins.
+template <bool MAX> __device__ float extreme(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  float c;
+  if (MAX) asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  else asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+#else
+  return b == b ? ((MAX ? b > a : b < a) ? b : a) : b;
+#endif
+}
+""",
+    ),
+    Piece(
         "Place",
         """\
 // An extreme and the first index at which it stands; NaN wins, as in PyTorch.
@@ -161,17 +177,20 @@ template <bool MAX> __device__ void take(Place& best, Place next) {
     Piece(
         "take",
         """\
-// Several of them at a time; `place` gives the index of each.
+// Several of them at a time; `place` gives the index of each. The extreme comes first, then where it stands.
 template <bool MAX, int N, class F> __device__ void take(Place& best, const float (&x)[N], F place) {
-  float value = best.value;
-  int which = -1;
+  float top = best.value;
 #pragma unroll
-  for (int u = 0; u < N; ++u) {
-    const bool better = !(MAX ? x[u] <= value : x[u] >= value) && value == value;
-    value = better ? x[u] : value;
-    which = better ? u : which;
+  for (int u = 0; u < N; ++u) top = extreme<MAX>(top, x[u]);
+  if (top == best.value || best.value != best.value) return;
+  int which = 0;
+#pragma unroll
+  for (int u = N - 1; u >= 0; --u) which = x[u] == top ? u : which;
+  if (top != top) {
+#pragma unroll
+    for (int u = N - 1; u >= 0; --u) which = x[u] != x[u] ? u : which;
   }
-  if (which >= 0) best = {value, place(which)};
+  best = {top, place(which)};
 }
 """,
     ),
@@ -225,6 +244,23 @@ __device__ inline MaxSum of_lanes(MaxSum v, Merge, int lanes) {
 }
 """,
         of="MaxSum",
+    ),
+    Piece(
+        "of_lanes",
+        """\
+// Of extremes the number comes first, so that each lane has one index to show.
+template <bool MAX> __device__ Place of_lanes(Place v, First<MAX>, int lanes) {
+  float top = v.value;
+  for (int d = lanes / 2; d; d >>= 1) top = extreme<MAX>(top, lane_xor(top, d));
+  uint32_t at = v.value == top || (top != top && v.value != v.value) ? v.at : UINT32_MAX;
+  for (int d = lanes / 2; d; d >>= 1) {
+    const uint32_t other = lane_xor(at, d);
+    at = other < at ? other : at;
+  }
+  return {top, at};
+}
+""",
+        of="Place",
     ),
     Piece(
         "take_below",

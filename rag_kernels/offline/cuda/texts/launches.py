@@ -99,14 +99,14 @@ template <auto KERNEL> static dim3 fitted(dim3 block) {
         "quad_block",
         """\
 // Threads for a row of so many vectors: a warp for short ones (several rows a block), or less where rows fill warps;
-// more for long ones. Where rows are read once, half of the threads with four vectors each are quicker.
-inline dim3 quad_block(int64_t quads, int64_t rows, bool once = false) {
+// more for long ones. Four vectors a thread are on their way together: by half of that rows of 4096 were slower.
+inline dim3 quad_block(int64_t quads, int64_t rows) {
   if (quads <= 256) {
     unsigned lanes = quads <= 8 ? 4 : quads <= 16 ? 8 : quads <= 32 ? 16 : 32;
     while (rows % (32 / lanes)) lanes *= 2;
     return dim3(lanes, THREADS / lanes);
   }
-  if (once && quads <= 2 * THREADS) return dim3(THREADS / 2, 1);
+  if (quads <= 2 * THREADS) return dim3(THREADS / 2, 1);
   return dim3(quads <= 4 * THREADS ? THREADS : quads <= 8192 ? 512 : LONG_THREADS, 1);
 }
 """,

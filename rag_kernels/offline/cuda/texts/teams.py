@@ -59,22 +59,6 @@ template <class F, class T, class... More> __device__ void row_reduce_each(F f, 
 """,
     ),
     Piece(
-        "extreme",
-        """\
-// The greater or the lesser; a NaN wins.
-template <bool MAX> __device__ float extreme(float a, float b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  float c;
-  if (MAX) asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-  else asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-  return c;
-#else
-  return b == b ? ((MAX ? b > a : b < a) ? b : a) : b;
-#endif
-}
-""",
-    ),
-    Piece(
         "column_reduce",
         """\
 // Combine over threadIdx.y: one column of shared memory for each threadIdx.x. All threads get it.
