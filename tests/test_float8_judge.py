@@ -121,17 +121,12 @@ RK_EXPORT(forward, run)
 HONEST = {"cast": CAST, "wide range": WIDE_RANGE, "blocks": BLOCKS, "weights": WEIGHTS_KERNEL, "sum of two": SUM}
 STORED = "= v > 448.0f ? 448.0f : v < -448.0f ? -448.0f : v;"
 CUT = "rk::bits_as<float>(rk::bits_as<uint32_t>({}) & 0xfff00000)"
-WRONG = {  # problem, what is replaced, and by what
-    "truncates": ("cast", "= x.data[i]", "= " + CUT.format("x.data[i]")),
+WRONG = {  # problem, what is replaced, and by what; those of a problem side by side, so that its session is open
     "halves away from zero": (
         "wide range",
         "= x.data[i]",
         "= rk::bits_as<float>((rk::bits_as<uint32_t>(float(x.data[i])) + 0x100000) & 0xffe00000)",
     ),
-    "saturates at 240": ("cast", "= x.data[i]", "= x.data[i] > 240 ? 240 : x.data[i] < -240 ? -240 : x.data[i]"),
-    "drops the tail": ("cast", "i < n", "i < n / 48 * 48"),
-    "rounds through e5m2": ("cast", "= x.data[i]", "= float(rk::to_e5m2(x.data[i]))"),
-    "loses what is below normal": ("cast", "= x.data[i]", "= x.data[i] * x.data[i] < 0x1p-12f ? 0 : x.data[i]"),
     "truncates after the scale": ("blocks", STORED, f"= {CUT.format('v')};"),
     "the scale of another range": ("blocks", "float(most) / top", "240.0f / top"),
     "a scale that is off by a hundredth": ("blocks", "float(most) / top", "452.0f / top"),
@@ -140,6 +135,11 @@ WRONG = {  # problem, what is replaced, and by what
     "weights as e5m2": ("weights", "float(w.data[c * terms + k])", "float(rk::e5m2{w.data[c * terms + k].bits})"),
     "no scale": ("weights", " * scale.data[c]", ""),
     "stores e4m3": ("sum of two", "out.data[i] = float(x", "out.data[i].bits = rk::to_e4m3(float(x"),
+    "truncates": ("cast", "= x.data[i]", "= " + CUT.format("x.data[i]")),
+    "saturates at 240": ("cast", "= x.data[i]", "= x.data[i] > 240 ? 240 : x.data[i] < -240 ? -240 : x.data[i]"),
+    "drops the tail": ("cast", "i < n", "i < n / 48 * 48"),
+    "rounds through e5m2": ("cast", "= x.data[i]", "= float(rk::to_e5m2(x.data[i]))"),
+    "loses what is below normal": ("cast", "= x.data[i]", "= x.data[i] * x.data[i] < 0x1p-12f ? 0 : x.data[i]"),
 }  # fmt: skip
 
 

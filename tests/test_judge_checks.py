@@ -34,6 +34,7 @@ from rag_kernels.eval.sessions.candidate_session import LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.steps import computes_all
+from rag_kernels.eval.trial import other_sizes
 from rag_kernels.eval.trial.checks import Checks, Findings
 from rag_kernels.eval.trial.long_use_checks import AFTER_REFUSED, after_refused, keeps_nothing, kept_bytes, together
 from rag_kernels.eval.trial.other_sizes import OtherSizes
@@ -273,7 +274,10 @@ def test_an_honest_softmax_passes_everything(patient: LocalJudge, softmax: Funct
     assert passed.contract is not None and passed.contract.tensors[0].shape == ("N", "M")
 
 
-def test_what_is_wrong_at_some_of_the_lengths_that_it_takes(patient: LocalJudge, softmax: FunctionalProblem) -> None:
+def test_what_is_wrong_at_some_of_the_lengths_that_it_takes(
+    patient: LocalJudge, softmax: FunctionalProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_sizes, "MOST_OF_TILES_S", 600.0)  # on a busy machine ten seconds are one number of tiles
     tiles, third = 'RK_CHECK(n % 64 == 0, "whole tiles");', "if (n / 64 % 4 == 3 && n > 256) out.data[n - 1] = 7;"
     found = verdict(patient, softmax, altered(before=tiles, after=third))
     assert "label:shape-specialised" in codes(found), found
