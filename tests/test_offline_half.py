@@ -19,6 +19,7 @@ from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda import multi_block_rows, region
 from rag_kernels.offline.cuda.elements import kept_columns, stepped_points, strip_points, window_rows
 from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.cuda.texts.vectors import VECTORS
 
 RATIO = 1.1  # of PyTorch's own error
 SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
@@ -330,12 +331,16 @@ def written(name: str, dtype: str, parameters: CpuParameters | CudaParameters) -
 
 
 def as_in_bfloat16(plan: Plan) -> str:
-    return functools.reduce(lambda text, names: text.replace(*names), NAMES, plan.candidate.source)
+    """The text as of bfloat16, but for how an element of a vector is converted."""
+    conversions = [(piece.text, "") for piece in VECTORS if piece.name == "float_at"]
+    return functools.reduce(lambda text, names: text.replace(*names), [*conversions, *NAMES], plan.candidate.source)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_schedule_in_sixteen_bits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of the two types is built and called, by turns: the text of the other is the same but for the type's name."""
+    """One of the two types is built and called, by turns: the text of the other is the same but for the type's name,
+    and for how an element of a vector is converted.
+    """
     dtype, other = (*C_TYPES, *C_TYPES)[list(CASES).index(name) % 2 :][:2]
     fp, plan = written(name, dtype, CpuParameters())
     assert as_in_bfloat16(plan) == as_in_bfloat16(written(name, other, CpuParameters())[1])

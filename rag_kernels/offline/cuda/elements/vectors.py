@@ -33,7 +33,7 @@ class Vector:
 
         One of bfloat16 comes out of the word that it shares: nvcc takes vectors apart otherwise, a register an element.
         """
-        if self.ctype == "__nv_bfloat16" and self.count % 2 == 0:
+        if self.ctype in HALF_TYPES and self.count % 2 == 0:
             return f"float_at({array or self.name}, {place})"
         return self.converted(place, array)
 

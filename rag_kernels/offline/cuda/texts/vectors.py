@@ -21,11 +21,19 @@ template <class T, int N> struct __align__(sizeof(T) * N < 16 ? sizeof(T) * N : 
 // An element, out of the word that it shares with its neighbour: nvcc would take vectors apart, a register for each
 // element of sixteen bits, and spend two operations on every second one.
 template <int N> __device__ inline float float_at(const Pack<__nv_bfloat16, N>& v, int u) {
-  uint32_t two;
-  memcpy(&two, v.x + u / 2 * 2, 4);
-  return __uint_as_float(u % 2 ? two & 0xffff0000u : two << 16);
+  uint32_t word;
+  memcpy(&word, v.x + u / 2 * 2, 4);
+  return __uint_as_float(u % 2 ? word & 0xffff0000u : word << 16);
 }
 """,
+        of="__nv_bfloat16",
+    ),
+    Piece(
+        "float_at",
+        """\
+template <int N> __device__ inline float float_at(const Pack<__half, N>& v, int u) { return float(v.x[u]); }
+""",
+        of="__half",
     ),
     Piece(
         "part_of",
