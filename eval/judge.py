@@ -415,7 +415,7 @@ def open_judge(
     `at_other_sizes` finds the same problem at other sizes (`functional.sizes`); without it those checks are left out.
     """
     doing("starting the judge")
-    cache = cache_dir or default_cache()
+    cache = (cache_dir or default_cache()).resolve()  # children have another working folder
     gpu = gpu_name() if backend == "cuda" else None
     tools = toolchain(f"sm_{gpu.split(',')[1].strip().replace('.', '')}" if gpu else "sm_90")
     builds = cache / "builds"

@@ -23,4 +23,4 @@ IMPORTED_BY_CHILDREN = (str(PACKAGE / "__init__.py"), str((PACKAGE / "eval").res
 def default_cache() -> Path:
     """Return the folder of builds, baselines and device figures: `RAG_KERNELS_CACHE`, or one in the user's home."""
     base = os.environ.get("RAG_KERNELS_CACHE") or Path.home() / ".cache" / "rag-kernels"
-    return Path(base)
+    return Path(base).resolve()

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.machine.device_lock import DeviceLock, locks
+from rag_kernels.eval.places import default_cache
 
 NAMES = ("core0", "core1")
 
@@ -112,6 +114,15 @@ def test_who_waits_for_another_gives_up_the_own_turn(tmp_path: Path) -> None:
         assert not again.inside.wait(0.2)
     assert again.inside.wait(20)
     again.leave()
+
+
+def test_a_cache_named_from_here_is_the_same_folder_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate's process has another working folder, and loads what was built."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAG_KERNELS_CACHE", "cache")
+    assert default_cache() == tmp_path / "cache"
+    with open_judge("cpu", cache_dir=Path("given")) as judge:
+        assert judge.cache == tmp_path / "given"
 
 
 def test_judges_with_other_caches_take_turns_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
