@@ -207,9 +207,16 @@ class Checks:
         if draw is not None:
             self.call_and_compare(self.place, plain(draw, len(self.place.session.specs)), ALIKE)
 
-    def first_draw(self, layout: str) -> None:
-        """Check one call on what was there when it was bound, and one on rows of several kinds; nothing is noted."""
-        self.on_both(self.place, plain(0, len(self.place.session.specs)), layout)
+    def first_draw(self, layout: str, *, copied: bool = False) -> None:
+        """Check one call on what was there when it was bound, and one on rows of several kinds; nothing is noted.
+
+        Copies that were made when it was bound (`copied`) hold the first draw alone.
+        """
+        draw = plain(0, len(self.place.session.specs))
+        if copied:
+            self.call_and_compare(self.place, draw, layout)
+        else:
+            self.on_both(self.place, draw, layout)
 
     def on_both(self, place: BoundBuffers, recipe: Recipe, told: str) -> None:
         """Check under some circumstance a content and rows of several kinds: a fault may need both."""

@@ -246,7 +246,7 @@ class Trial:
             return True
         try:
             place = subject.bind(session, strided=True)
-            Checks(subject, place, self.found, self.without).first_draw("strided input")
+            Checks(subject, place, self.found, self.without).first_draw("strided input", copied=True)
         except Stopped as stopped:
             if isinstance(stopped.verdict, Rejected):
                 raise
