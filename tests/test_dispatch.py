@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -140,18 +139,23 @@ def test_all_judges_work_at_once_and_keep_the_problem_that_they_have_open(opened
 
 
 def test_judges_wait_for_other_problems_that_come_with_the_first(opened: Opened) -> None:
-    """And leave its last candidate to the judge that has a problem open."""
     pool = ObedientPool(2)
-    dispatcher = opened(pool, just_now_s=0.5, last_s=LIMIT_S)
-    submit(dispatcher, 2)
+    dispatcher = opened(pool, just_now_s=LIMIT_S)
+    submit(dispatcher, 3)
     first = pool.next()
-    time.sleep(0.1)
+    with pytest.raises(Empty):
+        pool.asked.get(timeout=0.3)
     submit(dispatcher, 1, TANH)
     second = pool.next()
     assert (first.problem, second.problem) == (RELU, TANH) and second.handle is not first.handle
-    second.say(RIGHT)
+
+
+def test_the_last_of_a_problem_is_left_to_the_judge_that_has_it_open(opened: Opened) -> None:
+    pool = ObedientPool(2)
+    submit(opened(pool, last_s=LIMIT_S), 2)
+    first = pool.next()
     with pytest.raises(Empty):
-        pool.asked.get(timeout=0.8)
+        pool.asked.get(timeout=0.3)
     first.say(RIGHT)
     assert pool.next().handle is first.handle
 

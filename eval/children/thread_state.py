@@ -51,11 +51,13 @@ def _has_long_double() -> bool:
     return bool(square_root(4.0) == 2.0)
 
 
-def _by_a_team(work: Callable[[], None]) -> None:
-    """Have each thread of a team do something."""
+def _by_a_team(work: Callable[[], None]) -> bool:
+    """Have each thread of a team do something; return whether there are teams here."""
     called = _WORK(lambda _: work())
     with suppress(OSError, AttributeError):
         ctypes.CDLL(_OPENMP).GOMP_parallel(called, None, torch.get_num_threads(), 0)
+        return True
+    return False
 
 
 @contextmanager
@@ -75,7 +77,7 @@ def flushing() -> Iterator[None]:
 
 
 def in_region(work: Callable[[], None]) -> None:
-    """Do something within a parallel region, by its first thread."""
+    """Do something within a parallel region, by its first thread; without OpenMP as it is."""
     first, failed = get_ident(), list[Exception]()
 
     def once() -> None:
@@ -85,7 +87,8 @@ def in_region(work: Callable[[], None]) -> None:
             except Exception as error:
                 failed.append(error)
 
-    _by_a_team(once)
+    if not _by_a_team(once):
+        work()
     if failed:
         raise failed[0]
 

@@ -11,7 +11,6 @@ import torch
 from rag_kernels.eval.records import IndexBound
 
 MAX_ZERO_SHARE = 0.2
-FEW_UNEVEN = 32  # so of whole numbers that lie unevenly
 FEW_IRREGULAR = 256  # one of so many elements is another
 MOST_SORTED = 1 << 20  # elements: bounds are few
 DISTINCT, CHANCES = 16, 32  # numbers at least; twice how many pairs would be alike by chance
@@ -139,26 +138,26 @@ def disordered(
 
 
 def uneven(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return whole numbers that never descend of which a few within lie elsewhere between their neighbours; of whole
-    numbers that are all alike a few that are more, and as many that are as much less. Other tensors stay.
+    """Return whole numbers that never descend of which one within lies elsewhere between its neighbours; of whole
+    numbers that are all alike one that is more, and one that is as much less. Other tensors stay.
 
-    Ends, order and sums stay, and who looks at some of them sees nothing of it.
+    Ends, order and sums stay, and who looks at some of them hardly ever sees anything of it.
     """
     whole = not value.is_floating_point() and not value.is_complex() and value.dtype != torch.bool
     if not whole or value.dim() != 1 or not 4 <= value.numel() <= MOST_SORTED:
         return value
-    wide = value.long()
-    steps, count, device = wide.diff(), max(1, value.numel() // FEW_UNEVEN), value.device
+    wide, device = value.long(), value.device
+    steps = wide.diff()
     if int(wide[0]) > 1 and bool((steps == 0).all()):
-        at = torch.randperm(len(wide), generator=generator, device=device)[: 2 * count]
-        more = torch.randint(1, int(wide[0]), (count,), generator=generator, device=device)
+        at = torch.randperm(len(wide), generator=generator, device=device)[:2]
+        more = torch.randint(1, int(wide[0]), (1,), generator=generator, device=device)
         return wide.index_add(0, at, torch.cat([more, -more])).to(value.dtype)
     if bool((steps < 0).any()):
         return value
     apart = int(bool((steps > 0).all()))  # what each is above the one before, at least
     low, room = wide[:-2] + apart, wide[2:] - wide[:-2] - 2 * apart
-    movable = torch.nonzero(room > 0).flatten()[int(torch.randint(0, 2, (), generator=generator, device=device)) :: 2]
-    at = movable[torch.randperm(len(movable), generator=generator, device=device)[:count]]
+    movable = torch.nonzero(room > 0).flatten()
+    at = movable[torch.randperm(len(movable), generator=generator, device=device)[:1]]
     further = 1 + (torch.rand(len(at), generator=generator, device=device) * room[at]).long().clamp(max=room[at] - 1)
     moved = low[at] + (wide[at + 1] - low[at] + further) % (room[at] + 1)
     return wide.index_copy(0, at + 1, moved).to(value.dtype)

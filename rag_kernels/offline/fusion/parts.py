@@ -36,24 +36,20 @@ def is_column(value: ir.Reduce) -> bool:
     """Return whether neighbours in memory belong to other sums: the innermost loop of what is read is not summed.
 
     What all sums read alike, a factor for each of their elements, may lie as it does; where nothing else is summed
-    they are sums over pairs, whose other half is each sum's own. A convolution's window moves along with what it makes;
-    what other reductions come to is stored before, so that what they read counts for nothing here.
+    they are sums over pairs, whose other half is each sum's own. A convolution's window moves along with what it makes.
+    A sum of all there is has no others beside it, whatever its elements are sums of themselves.
     """
+    if not any(ir.leaves(group) for group in value.dims):
+        return False
     over = set(ir.leaves(value.over))
     taps = {a for v in ir.walk(value.arg) if isinstance(v, ir.Reduce) for a in ir.leaves(v.over)} - over
-    here = list(ir.walk(value.arg, enter=lambda v: not isinstance(v, ir.Reduce) or is_window(v)))
-    loads = [v for v in here if isinstance(v, ir.Load)]
+    loads = [v for v in ir.walk(value.arg) if isinstance(v, ir.Load)]
     summed = [v for v in loads if ir.tree_atoms(v) & over]
     own = [v for v in summed if not ir.tree_atoms(v) <= over]
     if not own:
         return any(ir.tree_atoms(v) for v in loads if v not in summed)
     last = [next((f for f in reversed(v.index) if not isinstance(f, ir.Form) or f.terms), None) for v in own]
     return all(isinstance(f, ir.Form) and innermost_of(f, taps) not in over for f in last)
-
-
-def is_window(value: ir.Reduce) -> bool:
-    """Return whether a reduction is over a window alone, which stays inside of what it is part of."""
-    return all(leaf.window for leaf in ir.leaves(value.over))
 
 
 def innermost_of(form: ir.Form, taps: set[ir.Atom]) -> ir.Atom:
