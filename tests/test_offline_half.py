@@ -424,6 +424,28 @@ def test_bounds_are_an_instruction_each_and_keep_what_is_no_number(
         torch.testing.assert_close(mine, right, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_a_zero_keeps_its_sign_in_a_choice_and_a_bound_is_none(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU zero wins over -0.0 in PyTorch's clamp, by the same instruction, and on a CPU what is bounded stays."""
+    if backend == "cuda":
+        monkeypatch.setattr(numbers, "build", build_emulated)
+    parameters = SMALL if backend == "cuda" else CpuParameters()
+    chosen = functional(
+        "chosen", Case("return torch.where(x < 0, 0.0, x) * y", "torch.randn(6, 40)", "torch.randn(40)")
+    )
+    bounded = functional("bounded", Case("return x.relu() * y.clamp(min=0)", "torch.randn(6, 40)", "torch.randn(40)"))
+    plans = [write(fp, parameters) for fp in (chosen, bounded)]
+    assert None not in plans
+    counts = [plan.candidate.source.count("= extreme<") for plan in plans if plan]
+    assert counts == ([0, 2] if backend == "cuda" else [0, 0])
+    x, y = torch.full((6, 40), -0.0), torch.ones(40)
+    for plan, fp in zip(plans if backend == "cpu" else plans[:1], (chosen, bounded), strict=False):
+        (found,) = numbers.caller(plan, fp, tmp_path)(x, y)
+        assert torch.signbit(found).all()
+
+
 def test_rows_that_are_masked_throughout_are_uniform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As PyTorch's are: the least number times log2(e) is infinite, the difference of two of them is not."""
     monkeypatch.setattr(numbers, "build", build_emulated)

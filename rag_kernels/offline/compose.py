@@ -29,7 +29,6 @@ from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.multi_block_rows import MAX_ROW_ELEMENTS
 from rag_kernels.offline.foreign_kernel import Foreign, is_foreign
 from rag_kernels.offline.fusion.attention import find_sites, lowered_with_attention
-from rag_kernels.offline.fusion.bounds import with_bounds
 from rag_kernels.offline.fusion.common_values import shared
 from rag_kernels.offline.fusion.components import with_components_apart
 from rag_kernels.offline.fusion.layouts import laid_as_read
@@ -186,7 +185,7 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     if owes_half(fp):
         lowered = with_reciprocals(lowered, on_gpu=backend == "cuda").checked(checker, "The rewriting to reciprocals")
     if backend == "cuda":
-        lowered = with_quantised(with_bounds(lowered)).checked(checker, "The rewriting of what becomes eight bits")
+        lowered = with_quantised(lowered).checked(checker, "The rewriting of what becomes eight bits")
     steps = Planner(split_of(parameters), specs).run(lowered)
     steps = [shared(s) if isinstance(s, Region) else s for s in used(steps, lowered.results)]
     for step in steps:

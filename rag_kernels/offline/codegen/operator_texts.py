@@ -65,6 +65,8 @@ C: dict[Operator, Text] = {
     Operator.ABS: _call("rk_abs"),
     Operator.MAXIMUM: Text("{0} < {1} || {1} != {1} ? {1} : {0}", CHOICE),
     Operator.MINIMUM: Text("{1} < {0} || {1} != {1} ? {1} : {0}", CHOICE),
+    Operator.NO_LESS: Text("{0} < {1} ? {1} : {0}", CHOICE),
+    Operator.NO_MORE: Text("{1} < {0} ? {1} : {0}", CHOICE),
     Operator.FLOOR: _libm("floor"),
     Operator.CEIL: _libm("ceil"),
     Operator.ROUND: _libm("nearbyint"),
@@ -138,6 +140,8 @@ C_OF_INTEGERS: dict[Operator, Text] = {
 CUDA_OF_FLOAT32: dict[Operator, Text] = {
     Operator.MAXIMUM: Text("extreme<true>({0}, {1})"),
     Operator.MINIMUM: Text("extreme<false>({0}, {1})"),
+    Operator.NO_LESS: Text("extreme<true>({0}, {1})"),  # one instruction for two; zero wins over -0.0 there
+    Operator.NO_MORE: Text("extreme<false>({0}, {1})"),
 }
 CUDA_NEAR: dict[Operator, Text] = {Operator.EXP: _call("rk_exp_near")}
 

@@ -28,6 +28,8 @@ BETWEEN = {op for op in Operator if op.traits.types in {Types.COMPARED, Types.LO
     Operator.SUB,
     Operator.MAXIMUM,
     Operator.MINIMUM,
+    Operator.NO_LESS,
+    Operator.NO_MORE,
 }
 """What may stand between the quotient and the cast: bounds, and a zero point."""
 MODEST = 2.0**60  # of a divisor: none that is greater, or less than its reciprocal, has a normal remainder,

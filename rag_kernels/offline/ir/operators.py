@@ -75,6 +75,8 @@ class Operator(Enum):
     ABS = _ONE
     MAXIMUM = _SUM  # a NaN among the operands wins
     MINIMUM = _SUM
+    NO_LESS = _TWO  # the operand, or a number where it is less; of zeros as PyTorch's clamp on the device has it
+    NO_MORE = _TWO  # the operand, or a number where it is more
     QUOTIENT = Traits(2, Types.INTEGRAL)  # of integers, towards zero
     REST = _TWO  # what a division towards zero leaves
     FLOOR = _CHEAP

@@ -39,6 +39,8 @@ from rag_kernels.offline.ir.expressions import (
     mul,
     nearest,
     negative,
+    no_less,
+    no_more,
     reciprocal,
     rsqrt,
     sigmoid,
@@ -62,11 +64,11 @@ def bitwise_not(x: Expr) -> Expr:
 
 
 def relu(x: Expr) -> Expr:
-    return where(x < 0, 0, x)
+    return no_less(x, 0)
 
 
 def relu6(x: Expr) -> Expr:
-    return where(x < 0, 0, where(x > 6, 6, x))
+    return no_less(no_more(x, 6), 0)
 
 
 def sign(x: Expr) -> Expr:

@@ -30,6 +30,8 @@ from rag_kernels.offline.ir.expressions import (
     less,
     log,
     mul,
+    no_less,
+    no_more,
     quotient,
     reciprocal,
     rest,
@@ -141,7 +143,7 @@ def logit(lowering: Lowering, node: Node) -> ir.Value:
     value, eps = lowering.value(given(node, 0)), given(node, 1, "eps")
     if eps is not None:
         low = lowering.scalar(eps, value.dtype)
-        value = lowering.op(lambda x, low: where(x < low, low, where(x > 1 - low, 1 - low, x)), value, low)
+        value = lowering.op(lambda x, low: no_less(no_more(x, 1 - low), low), value, low)
     return lowering.op(lambda x: log(x / (1 - x)), value)
 
 
@@ -171,9 +173,9 @@ def clamp(lowering: Lowering, node: Node) -> ir.Value:
     dtype = out_dtype(node)
     value = lowering.value(given(node, 0))
     if low is not None:
-        value = lowering.op(lambda x, low: where(x < low, low, x), value, lowering.value(low, dtype), dtype=dtype)
+        value = lowering.op(no_less, value, lowering.value(low, dtype), dtype=dtype)
     if high is not None:
-        value = lowering.op(lambda x, high: where(x > high, high, x), value, lowering.value(high, dtype), dtype=dtype)
+        value = lowering.op(no_more, value, lowering.value(high, dtype), dtype=dtype)
     return value
 
 
