@@ -28,6 +28,12 @@ struct __align__(16) uint4 { unsigned x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float x, float y) { return x / y; }
+inline double erfinv(double x) {
+  double low = -30, high = 30;
+  for (int step = 0; step < 80; ++step) (std::erf((low + high) / 2) < x ? low : high) = (low + high) / 2;
+  return (low + high) / 2;
+}
+inline float erfinvf(float x) { return float(erfinv(x)); }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct dim3 { unsigned x, y, z; constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {} };
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;

@@ -22,7 +22,7 @@ CASES = {
         "torch.fmod(x, 2.0), torch.copysign(x, y), torch.exp2(x * 20), torch.asinh(x), torch.acosh(h), "
         "torch.atanh(p * 0.9), torch.special.entr(p), torch.special.ndtr(x), torch.rad2deg(x), torch.signbit(x), "
         "torch.float_power(h, 2), torch.fmax(x, n), torch.fmin(n, x), torch.isclose(x, y, 0.5), "
-        "torch.ldexp(x, y.round()), torch.lgamma(h), torch.special.gammaln(x * 5)",
+        "torch.ldexp(x, y.round()), torch.lgamma(h), torch.special.gammaln(x * 5), torch.erfinv(p)",
         "torch.randn(5, 33)",
         "torch.randn(33)",
     ),

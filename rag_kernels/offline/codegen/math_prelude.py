@@ -7,7 +7,7 @@ CUDA ones call CUDA's own functions, built without fast-math.
 
 from collections.abc import Collection, Iterable
 
-from rag_kernels.offline.codegen import reduction_texts
+from rag_kernels.offline.codegen import cpp_functions, reduction_texts
 from rag_kernels.offline.codegen.c_types import EIGHT_BITS, stored_type
 from rag_kernels.offline.codegen.operator_texts import C, Form, text_of
 from rag_kernels.offline.ir import values as ir
@@ -312,6 +312,7 @@ inline double rk_softplus(double x) { return (x < 0 ? 0 : x) + std::log1p(std::e
     ),
 }
 
+CPP |= cpp_functions.TEXTS
 CPP |= {f"rk_{name}": _wrapped(name, cuda=False) for name in NAMES if f"rk_{name}" not in CPP}
 CPP |= {
     f"rk_{dtype}": (f"inline float rk_{dtype}(float x) {{ {stored_type(dtype, 'cpu')} y; y = x; return y; }}\n", ())

@@ -105,6 +105,7 @@ C: dict[Operator, Text] = {
     Operator.ATANH: _libm("atanh"),
     Operator.ERF: _libm("erf"),
     Operator.ERFC: _libm("erfc"),
+    Operator.ERFINV: _libm("erfinv"),
     Operator.LGAMMA: _libm("lgamma"),
     Operator.HYPOT: _libm("hypot", "{0}, {1}"),
     Operator.LT: Text("{0} < {1}", ORDER),

@@ -117,6 +117,7 @@ class Operator(Enum):
     ATANH = _COSTLY
     ERF = _COSTLY
     ERFC = _COSTLY
+    ERFINV = _COSTLY
     LGAMMA = _COSTLY  # the logarithm of what gamma(x) is but for its sign
     HYPOT = Traits(2, Types.FRACTIONS, commutative=True, costly=True)
     LT = _ORDER

@@ -126,6 +126,7 @@ POINTWISE: dict[str, Pointwise] = {
     "eq": equal,
     "erf": erf,
     "erfc": erfc,
+    "erfinv": unary(Operator.ERFINV),
     "exp": exp,
     "exp2": exp2,
     "expm1": expm1,
