@@ -390,3 +390,28 @@ def test_who_is_slower_on_other_contents_is_told_by_least_times(
     race: Any = SimpleNamespace(run=run)
     timing._elsewhere(race)
     assert (SLOWER_ELSEWHERE in timing.found.labels) is told
+
+
+@pytest.mark.parametrize(
+    ("waits", "tier", "told"),
+    [
+        ([25e-6], "kernel", False),
+        ([90e-6, 80e-6, 25e-6], "kernel", False),  # other programs had the cores in two of three stretches
+        ([90e-6, 80e-6, 85e-6], "kernel", True),
+        ([90e-6], "module", False),
+    ],
+)
+def test_a_host_that_launches_late_is_no_work_outside_of_its_time(waits: list[float], tier: str, told: bool) -> None:
+    races = iter(waits)
+
+    def run(*, cold: bool, pairs: int, with_host: bool) -> Any:
+        return Times({"candidate": [next(races)] * 5, "eager": [30e-6] * 5}, rule=TimingRule())
+
+    timing = object.__new__(Timing)
+    timing.rule, timing.found = TimingRule(elsewhere_races=3), Findings()
+    subject: Any = SimpleNamespace(candidate=SimpleNamespace(tier=tier))
+    timing.subject = subject
+    race: Any = SimpleNamespace(run=run)
+    host = timing._seen_by_a_program(Times({"candidate": [10e-6] * 5}, rule=timing.rule), race)
+    assert host.seconds["candidate"][0] == min(waits)
+    assert ("suspicious: works outside its time" in timing.found.labels) is told and next(races, None) is None

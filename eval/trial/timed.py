@@ -95,8 +95,7 @@ class Timing:
         if self.thorough:
             warm = race.run(cold=False, pairs=self.rule.warm_pairs)
             if self.session.on_gpu:
-                host = race.run(cold=True, pairs=self.rule.warm_pairs, with_host=True)
-                self._outside(times, host)
+                host = self._seen_by_a_program(times, race)
         return Timed(times, self.cold, warm, host, peak_bytes)
 
     def _check(self, kept: Kept) -> None:
@@ -138,19 +137,26 @@ class Timing:
                 self.found.notes.append(f"{mine / max(1.0, eager):.2f} times as slow on inputs of the kind `{kind}`")
         self.found.checks.append("times on other contents")
 
-    def _outside(self, times: Times, host: Times) -> None:
-        """Label a kernel whose program waits much longer than the device worked.
+    def _seen_by_a_program(self, times: Times, race: Race) -> Times:
+        """Return times that a program sees that calls and waits; label a kernel for which it waits much longer than the
+        device worked, in all races of several: it works where the clock does not look.
 
-        It works where the clock does not look.
+        Launching takes as long where other programs have the cores, which comes in stretches.
         """
-        device_us, seen_us = median_us(times.seconds["candidate"]), median_us(host.seconds["candidate"])
-        if (
-            self.subject.candidate.tier == "kernel"
-            and seen_us > self.rule.outside_factor * device_us + self.rule.outside_us
-        ):
+        device_us = median_us(times.seconds["candidate"])
+        most_us = self.rule.outside_factor * device_us + self.rule.outside_us
+        found: list[tuple[float, Times]] = []
+        while len(found) < (self.rule.elsewhere_races if self.subject.candidate.tier == "kernel" else 1):
+            host = race.run(cold=True, pairs=self.rule.warm_pairs, with_host=True)
+            found.append((median_us(host.seconds["candidate"]), host))
+            if found[-1][0] <= most_us:
+                return host
+        seen_us, host = min(found, key=lambda one: one[0])
+        if self.subject.candidate.tier == "kernel":
             self.found.label("suspicious: works outside its time")
             note = f"a program waits {seen_us:.1f} us for a call of which the device takes {device_us:.1f}"
             self.found.notes.append(note)
+        return host
 
     def _clocks(self, times: Times) -> None:
         """Record what the device's clocks did meanwhile."""
