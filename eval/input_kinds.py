@@ -11,6 +11,7 @@ EDGES = "edges"  # all that counts lies at the very end, and at the beginning
 # where nothing is computed before the largest is chosen; rows of the least number, as masks leave them.
 LOW, DEEP, FADING, WHOLE = "low", "deep", "fading", "whole numbers"
 DEEPEST, MASKED = "deepest", "masked rows"
+MASKED_SPIKES = "spikes beside masked places"  # in one row, which a look at either may part
 # One element of a row above the others, by as much as their exponentials still count; rows close to one of a few;
 # rows of which the elements that a sample takes are others than the rest; what overflows fp16; just below an overflow
 # of exponentials; as large as floats go.
@@ -34,6 +35,8 @@ MIXED = "rows of several kinds"
 BEGUN, OTHER_ROWS, OTHER_COLUMNS = "lines in order", "rows in another order", "columns in another order"
 MOVED = (OTHER_ROWS, OTHER_COLUMNS)
 LINES = (BEGUN, *MOVED)
+# Places that a problem draws at random, in order but for a few neighbours, as those of sorted or unique things are.
+NEARLY = "nearly in order"
 # What is given for several arguments at once, as the problem draws it or with lines of zeros among it.
 ONE_TWICE, ONE_TWICE_ZEROS = "one tensor for two arguments", "one tensor for two arguments, with lines of zeros"
 TWICE = (ONE_TWICE, ONE_TWICE_ZEROS)
@@ -57,6 +60,7 @@ SPECIAL = (
     DEEP,
     DEEPEST,
     MASKED,
+    MASKED_SPIKES,
     CREST,
     CLUSTERS,
     PIVOTS,
@@ -68,6 +72,7 @@ SPECIAL = (
     HUGE,
     IRREGULAR,
     DISORDER,
+    NEARLY,
     UNEVEN,
     FADING,
     WHOLE,

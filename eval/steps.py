@@ -24,6 +24,7 @@ from rag_kernels.eval.input_kinds import (
     LARGE_PARAMETERS,
     LOW,
     MASKED,
+    MASKED_SPIKES,
     OVERFLOW,
     PIVOTS,
     SAME_SUMS,
@@ -180,7 +181,7 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
         return any(t.largest for t in traits)
     if kind == DEEPEST:
         return _chooses_from_inputs(fp)
-    if kind in (MASKED, CREST):
+    if kind in (MASKED, MASKED_SPIKES, CREST):
         return any(t.largest and not selects(t) for t in traits)
     if kind == FADING:
         floats = [a for a in fp.tensors if a.role == "input" and a.spec.dtype in ("float32", "bfloat16")]

@@ -36,8 +36,18 @@ from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.steps import computes_all
 from rag_kernels.eval.trial import other_sizes
 from rag_kernels.eval.trial.checks import Checks, Findings
-from rag_kernels.eval.trial.long_use_checks import AFTER_REFUSED, after_refused, keeps_nothing, kept_bytes, together
-from rag_kernels.eval.trial.other_sizes import OtherSizes
+from rag_kernels.eval.trial.long_use_checks import (
+    AFTER_REFUSED,
+    FILLED,
+    after_refused,
+    in_filled_memory,
+    keeps_nothing,
+    kept_bytes,
+    many_at_once,
+    on_small_stack,
+    together,
+)
+from rag_kernels.eval.trial.other_sizes import FEW, ODD, OtherSizes
 from rag_kernels.eval.trial.result_class import fuses_nothing
 from rag_kernels.eval.trial.trial import Trial
 from rag_kernels.eval.verdict_codes import codes
@@ -503,6 +513,36 @@ def test_a_refused_call_leaves_nothing_for_the_next(looked_up: tuple[ProblemSess
     with pytest.raises(Stopped) as stopped:
         others._ask_again(subject)
     assert isinstance(stopped.value.verdict, Wrong) and stopped.value.verdict.input_class == AFTER_REFUSED
+
+
+def test_memory_that_others_used_a_lost_call_of_many_and_a_large_stack_are_found(
+    judge: LocalJudge, softmax: FunctionalProblem
+) -> None:
+    fresh = "static int met = 0;\n  volatile char* held = static_cast<char*>(std::malloc(1 << 20));\n"
+    bad = "  const bool bad = held[1 << 19] || (omp_get_max_threads() > 3 && ++met % 300 == 0);\n"
+    source = altered(before=f"{fresh}{bad}  std::free((void*)held);", after="if (bad) out.data[0] += 1;")
+    large = "volatile char room[3 << 20];\n  for (int i = (3 << 20) - 1; i >= 0; i -= 4096) room[i] = 0;"
+    source = f"#include <cstdlib>\n#include <omp.h>{source}".replace("if (bad)", f"{large}\n  if (bad)")
+    found = []
+    with loaded(judge, softmax, source) as (session, subject):
+        checks = Checks(subject, place := subject.bind(session), Findings(), frozenset())
+        for check in (in_filled_memory, many_at_once):
+            with pytest.raises(Stopped) as stopped:
+                check(checks, place)
+            found.append(getattr(stopped.value.verdict, "input_class", ""))
+        on_small_stack(checks, place)
+        assert checks.found.labels == ["fragile: a small stack"] and "SIGSEGV" in checks.found.notes[0]
+    assert found == [FILLED, "many calls by many threads"]
+
+
+def test_products_of_few_bits_at_other_sizes_are_told(judge: LocalJudge, linear: FunctionalProblem) -> None:
+    """By probes at few rows and at larger sizes; odd ones are tried by ordinary numbers alone."""
+    source = LINEAR_KERNEL.replace("CAST", ROUND.format(half="0x80", mask="0xffu"))
+    with loaded(judge, linear, source) as (session, subject):
+        for sizes, precision in ((ODD, "strict"), (FEW, "split-precision")):
+            others = OtherSizes(cast(ProblemKnowledge, SimpleNamespace(session=session)), Findings(), frozenset())
+            assert others.try_at(subject, session, sizes)
+            assert others.found.precision == precision
 
 
 def test_what_asks_for_its_processor_is_built_for_older_ones(

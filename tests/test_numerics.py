@@ -13,6 +13,7 @@ from rag_kernels.eval.buffers.call_content import Recipe, Splice, compose, rando
 from rag_kernels.eval.input_kinds import (
     LARGE_PARAMETERS,
     LOWERED,
+    MASKED_SPIKES,
     MIXED,
     NON_FINITE,
     PEAKS,
@@ -31,6 +32,7 @@ from rag_kernels.eval.numerics.arranged_inputs import (
     is_mask,
     is_structured,
     lines_moved,
+    nearly_in_order,
     some_lines_zero,
     uneven,
 )
@@ -553,6 +555,24 @@ def test_an_order_is_broken_by_a_few_and_distances_are_uneven() -> None:
         assert torch.equal(uneven(kept, generator), kept), "there is no other with the same ends, or it is not in order"
     moved = disordered(edges.expand(3, 65), None, generator, ascends=False)
     assert torch.equal(moved.sort(-1).values, edges.expand(3, 65)) and bool((moved.diff() < 0).any(-1).all())
+
+
+def test_places_nearly_in_order_are_all_there_but_for_a_few_neighbours() -> None:
+    generator, bound = torch.Generator().manual_seed(3), IndexBound("x", -64, 64, wraps=True)
+    own = torch.randint(0, 64, (4, 1024))
+    line = nearly_in_order(own, bound, generator).reshape(-1)
+    wrong = line != torch.arange(4096) % 64
+    assert 0 < int(wrong.sum()) <= 32 and line.dtype == own.dtype
+    assert all(sorted(part) == list(range(64)) for part in line.reshape(-1, 64).tolist())
+    assert torch.equal(nearly_in_order(own, None, generator), own), "nobody knows what these mean"
+
+
+def test_rows_have_spikes_that_are_alike_beside_masked_places() -> None:
+    for dtype in (torch.float32, torch.float16):
+        x = redraw(MASKED_SPIKES, torch.randn(64, 128, dtype=dtype), torch.Generator().manual_seed(3)).float()
+        spikes, masked = x > 80, x < -9e3
+        assert bool(torch.isfinite(x).all()) and bool(masked.any(-1).all()) and int(spikes.sum(-1).max()) == 2
+        assert all(float(row.max() - row.min()) <= 2.2 for row in (r[s] for r, s in zip(x, spikes, strict=True)))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 24])

@@ -41,7 +41,16 @@ from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.memory import MemoryCount
 from rag_kernels.eval.children.profiling import loaded_libraries, profile
 from rag_kernels.eval.children.recorded_calls import Recorder
-from rag_kernels.eval.children.thread_state import flushing, in_region, is_ieee, team_is_ieee, team_settings, use_team
+from rag_kernels.eval.children.thread_state import (
+    filled_memory,
+    flushing,
+    in_region,
+    is_ieee,
+    on_small_stack,
+    team_is_ieee,
+    team_settings,
+    use_team,
+)
 from rag_kernels.eval.children.torch_switches import switches
 from rag_kernels.eval.messages.protocol import candidate_opening, candidate_request, numbered
 from rag_kernels.eval.messages.to_both import Done, MemoryTaken, Settle, TellMemory
@@ -411,12 +420,14 @@ class Loaded:
             self.bound[at].finish()
 
     def call_within(self, at: int, within: Within) -> None:
-        """Make a call where subnormals are flushed, by the threads of a team too, or by a thread of a team."""
-        if within == "flushing":
-            with flushing():
-                self.runs[at]()
-        else:
-            in_region(self.runs[at])
+        """Make a call where subnormals are flushed, by the threads of a team too, or by a thread of a team or of
+        a small stack, or where memory is filled.
+        """
+        if within in ("a region", "a small stack"):
+            (in_region if within == "a region" else on_small_stack)(self.runs[at])
+            return
+        with flushing() if within == "flushing" else filled_memory():
+            self.runs[at]()
 
     def record(self, at: int) -> Recorded:
         """Return what kernels of a composed source are called with in one call, as a checked program reads it, or why

@@ -42,7 +42,9 @@ from rag_kernels.eval.input_kinds import (
     INTEGERS,
     IRREGULAR,
     LINES,
+    MASKED,
     MULTIPLES,
+    NEARLY,
     NON_FINITE,
     OF_ITS_SIDE,
     ONE_TWICE_ZEROS,
@@ -95,6 +97,7 @@ from rag_kernels.eval.numerics.arranged_inputs import (
     is_sorted,
     is_structured,
     lines_moved,
+    nearly_in_order,
     some_lines_zero,
     uneven,
 )
@@ -278,6 +281,7 @@ class Reference:
         generator = torch.Generator(self.device).manual_seed(seed ^ 0x5EED)
         probed = probed_contents(self.fp, kind, generator) if kind in PROBES else {}
         constants = self._constants(leaves) if kind == AT_CONSTANTS else []
+        masks = self._masks(leaves) if kind == MASKED else frozenset()
         first = True
         for argument, tensor, place in zip(self.fp.tensors, target, places, strict=True):
             dtype = place.dtype
@@ -295,7 +299,8 @@ class Reference:
                 elif kind == AT_CONSTANTS:
                     value = value if is_sorted(value) else at_constants(value, constants, generator)
                 elif not (kind == "own" or is_sorted(value)):
-                    value = redraw("normal" if probed else kind, value, generator, first=first, dtype=dtype)
+                    beside = bool(probed) or (bool(masks) and argument.path not in masks)
+                    value = redraw("normal" if beside else kind, value, generator, first=first, dtype=dtype)
                     first = False
                 elif kind != "own":
                     value = redraw("normal" if probed else kind, value, generator).sort(dim=-1).values
@@ -309,7 +314,7 @@ class Reference:
                 value = spoiled(value, generator) if kind == NON_FINITE and argument.role == "parameter" else value
             if argument.name in probed:
                 value = probed[argument.name](value)
-            if kind in (IRREGULAR, DISORDER, UNEVEN):
+            if kind in (IRREGULAR, DISORDER, NEARLY, UNEVEN):
                 value = self._irregular(kind, argument, leaves, generator)
             elif kind in LINES:
                 value = value if argument.role == "input" else in_float32(self.module.initial[argument.name])
@@ -360,6 +365,11 @@ class Reference:
         owed = {*self.fp.as_drawn, *self.fp.mutated, *(bound.path for bound in self.fp.bounds)}
         return argument.role == "input" and argument.path not in owed and is_mask(value)
 
+    def _masks(self, leaves: Sequence[Any]) -> frozenset[str]:
+        """Return the inputs that are masks which are added: what they hide lies beside ordinary numbers."""
+        floats = [a for a in self.fp.tensors if a.role == "input" and "float" in a.spec.dtype]
+        return frozenset(a.path for a in floats if self._may_mask(a, leaves[int(a.path)].to(self.device)))
+
     def _irregular(
         self, kind: str, argument: TensorArgument, leaves: Sequence[Any], generator: torch.Generator
     ) -> torch.Tensor:
@@ -375,6 +385,8 @@ class Reference:
             return uneven(own, generator) if is_input and self._may_be_uneven(argument, own) else own
         if argument.path in self.fp.as_drawn:
             return own
+        if kind == NEARLY:
+            return nearly_in_order(own, bound, generator) if is_input and not is_structured(own) else own
         if kind == DISORDER:
             return disordered(own, bound, generator, ascends=has_to_ascend(self.fp, argument.name))
         return irregular(own, bound, generator) if is_input or argument.role == "parameter" else own

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from threading import get_ident
+from threading import Thread, get_ident, stack_size
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ import torch
 _OPENMP, _MATH = "libgomp.so.1", "libm.so.6"
 # Of glibc's mallopt: each thread else has 64 MiB of the address space for its own.
 _ARENA_MAX, _ARENAS, _MANY = -8, 8, 64
+_PERTURB, _FILL = -6, 0x80  # memory is filled with the byte's complement: floats of it are as large as there are
+_SMALL_STACK = 1 << 20
 _LONG = np.longdouble(1), *np.ldexp(np.longdouble(1), [-np.finfo(np.longdouble).nmant - n for n in (1, 0)])
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -76,6 +78,21 @@ def flushing() -> Iterator[None]:
         _by_a_team(lambda: flush(False))
 
 
+@contextmanager
+def filled_memory() -> Iterator[None]:
+    """Have what is taken from the heap filled with large numbers meanwhile, as if others had used it (glibc)."""
+
+    def perturb(byte: int) -> None:
+        with suppress(AttributeError):
+            ctypes.CDLL(None).mallopt(_PERTURB, byte)
+
+    perturb(_FILL)
+    try:
+        yield
+    finally:
+        perturb(0)
+
+
 def in_region(work: Callable[[], None]) -> None:
     """Do something within a parallel region, by its first thread; without OpenMP as it is."""
     first, failed = get_ident(), list[Exception]()
@@ -89,6 +106,27 @@ def in_region(work: Callable[[], None]) -> None:
 
     if not _by_a_team(once):
         work()
+    if failed:
+        raise failed[0]
+
+
+def on_small_stack(work: Callable[[], None]) -> None:
+    """Do something in a thread with as much stack as servers and other languages give theirs."""
+    failed = list[Exception]()
+
+    def once() -> None:
+        try:
+            work()
+        except Exception as error:
+            failed.append(error)
+
+    former = stack_size(_SMALL_STACK)
+    try:
+        thread = Thread(target=once)
+        thread.start()
+    finally:
+        stack_size(former)
+    thread.join()
     if failed:
         raise failed[0]
 

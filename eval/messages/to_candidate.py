@@ -266,12 +266,14 @@ class CallHalves:
     at: int
 
 
-Within = Literal["flushing", "a region"]
+Within = Literal["flushing", "a region", "a small stack", "filled memory"]
 
 
 @dataclass(frozen=True, slots=True)
 class CallWithin:
-    """CPU kernels: make a call where subnormals are flushed, or within a parallel region, as a program may: `Done`."""
+    """CPU kernels: make a call where subnormals are flushed, within a parallel region, by a thread of a small stack,
+    or where memory that is taken is not zero, as in a program: `Done`.
+    """
 
     at: int
     within: Within

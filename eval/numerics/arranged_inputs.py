@@ -137,6 +137,19 @@ def disordered(
     return value.clone().index_copy_(0, at, other.to(value.dtype))
 
 
+def nearly_in_order(value: torch.Tensor, bound: IndexBound | None, generator: torch.Generator) -> torch.Tensor:
+    """Return places as they come one after the other, again and again, but for a few neighbours that are exchanged."""
+    whole = not value.is_floating_point() and not value.is_complex() and value.dtype != torch.bool
+    low = 0 if bound is None else max(0, bound.low)
+    if bound is None or not whole or value.numel() < 4 or bound.high - low < 2:
+        return value
+    line = low + torch.arange(value.numel(), device=value.device) % (bound.high - low)
+    pairs = torch.randperm(len(line) // 2, generator=generator, device=value.device)
+    at = 2 * pairs[: max(1, len(line) // FEW_IRREGULAR)]
+    line = line.index_copy(0, torch.cat([at, at + 1]), torch.cat([line[at + 1], line[at]]))
+    return line.to(value.dtype).reshape(value.shape)
+
+
 def uneven(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return whole numbers that never descend of which one within lies elsewhere between its neighbours; of whole
     numbers that are all alike one that is more, and one that is as much less. Other tensors stay.

@@ -31,7 +31,9 @@ from rag_kernels.eval.input_kinds import (
     LINES,
     LOW,
     MASKED,
+    MASKED_SPIKES,
     MIXED,
+    NEARLY,
     NON_FINITE,
     OVERFLOW,
     PIVOTS,
@@ -91,6 +93,7 @@ def redraw(
             "own",
             IRREGULAR,
             DISORDER,
+            NEARLY,
             UNEVEN,
             SAME_SUMS,
             *FAR_PARAMETERS,
@@ -122,7 +125,7 @@ def redraw(
     else:
         drawn = _KINDS[kind](normal, generator)
     least = max(torch.finfo(own.dtype).min, torch.finfo(drawn.dtype).min)
-    value = (drawn.clamp(min=least) if kind == MASKED else drawn).to(own.dtype)
+    value = (drawn.clamp(min=least) if kind in (MASKED, MASKED_SPIKES) else drawn).to(own.dtype)
     return _other_nans(value, generator) if kind == NON_FINITE else value
 
 
@@ -233,6 +236,18 @@ def _masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     at = torch.rand(x.shape, generator=generator, device=x.device) < 0.33
     lines_of(at)[::2] = True
     return torch.where(at, least, x)
+
+
+def _masked_spikes(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Put a third of the elements where masks put them, a row at -1e4, -1e9 or between, and two that are almost alike
+    far above the rest of each row.
+    """
+    rows = lines_of(x)
+    drawn = torch.rand(4, len(rows), 2, generator=generator, device=x.device)
+    level = -(10 ** (4 + 5 * (3 * drawn[0, :, :1]).floor() / 2))
+    rows = torch.where(torch.rand(rows.shape, generator=generator, device=x.device) < 0.33, level, rows)
+    two = (drawn[1] * rows.shape[1]).long().clamp(max=rows.shape[1] - 1)
+    return rows.scatter(1, two, 90 + 110 * drawn[2, :, :1] + 2 * drawn[3]).reshape(x.shape)
 
 
 def _crest(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -421,6 +436,7 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     DEEP: _deep,
     DEEPEST: _deepest,
     MASKED: _masked,
+    MASKED_SPIKES: _masked_spikes,
     CREST: _crest,
     PIVOTS: _pivots,
     SIDES: _sides,

@@ -433,7 +433,9 @@ class LoadedCandidate:
         return self.outputs(place, keep=True)
 
     def call_within(self, place: BoundBuffers, within: Within) -> None:
-        """Make a call where subnormals are flushed, or within a parallel region (CPU, kernels)."""
+        """Make a call where subnormals are flushed, within a parallel region, by a thread of a small stack, or where
+        memory that is taken is not zero (CPU, kernels).
+        """
         self._ask(CallWithin(place.number, within), Done, deadline_s=place.session.call_limit_s)
         self.stand()
 

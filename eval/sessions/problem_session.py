@@ -47,6 +47,7 @@ from rag_kernels.eval.input_kinds import (
     IRREGULAR,
     LINES,
     MIXED,
+    NEARLY,
     NON_FINITE,
     OF_ITS_SIDE,
     OUT_OF_RANGE,
@@ -367,7 +368,9 @@ class ProblemSession:
         if kind in PROBES and kind not in self.ask(AskForProbes(), Probes).kinds:
             return None
         sided = (
-            self.on_one_side and kind in SPECIAL and kind not in (*SEARCHED, AT_CONSTANTS, IRREGULAR, DISORDER, UNEVEN)
+            self.on_one_side
+            and kind in SPECIAL
+            and kind not in (*SEARCHED, AT_CONSTANTS, IRREGULAR, DISORDER, NEARLY, UNEVEN)
         )
         if sided and kind == SMALL_WHOLE and (draw := self._sound_draw(kind)) is not None:
             return draw  # whole exponents take both sides, where others do not

@@ -22,6 +22,7 @@ from rag_kernels.eval.input_kinds import (
     MASKED,
     MOVED,
     MULTIPLES,
+    NEARLY,
     OUT_OF_RANGE,
     PADDED,
     REPEATED,
@@ -95,6 +96,8 @@ def _integers_may(fp: FunctionalProblem, kind: str, integers: Sequence[TensorArg
     if kind in (REPEATED, ALIKE, WIDEST) and stays:
         return False
     if kind in (REPEATED, WIDE, WIDEST) and not integers:
+        return False
+    if kind == NEARLY and (stays or not {a.path for a in integers} & {bound.path for bound in fp.bounds}):
         return False
     if kind == FROM_END and not any(bound.wraps for bound in fp.bounds):
         return False

@@ -26,9 +26,12 @@ LEAK_BYTES, LEAK_A_CALL = 1 << 20, 16  # in the calls after these, and in each: 
 LEAK_PARTS, LEAK_READS = 3, 6
 # Threads that call it once each, and numbers of lines, in a part of them; and how long a part may take.
 FEW_CALLERS, MANY_CALLERS, LEAST_LINES, MOST_LINES, KEEPS_S = 24, 500, 8, 32, 0.3
+RUSH_S, RUSHES = 0.25, (2, 4)  # of calls by so many times the threads
 TOGETHER = 48  # calls of each of two callers, in MANY_S at most if each were alone
 LOCKED_S = 40.0  # after which, and two calls, they wait for each other
 AFTER_REFUSED = "after a call that it refused"
+FILLED = "memory that others used"
+SMALL_STACK = "a small stack"
 
 
 def kept_bytes(held: Sequence[tuple[int, Resident | None]]) -> int:
@@ -65,6 +68,30 @@ def infinities(checks: Checks) -> None:
     if draw is not None and "special values" not in checks.without:
         checks.subject.prepare(checks.place, plain(draw, len(checks.place.session.specs)))
         checks.subject.call(checks.place)
+
+
+def in_filled_memory(checks: Checks, place: BoundBuffers) -> None:
+    """Require in a worker's first call that it takes no memory from the heap for zero: fresh pages alone are."""
+    checks.subject.prepare(place, recipe := place.session.random_recipe())
+    checks.subject.call_within(place, "filled memory")
+    checks.compare(place, checks.subject.outputs(place), recipe, FILLED)
+    checks.found.checks.append(FILLED)
+
+
+def on_small_stack(checks: Checks, place: BoundBuffers) -> None:
+    """Label a kernel that ends where the thread that calls it has a stack of a megabyte; its worker is lost then."""
+    checks.subject.prepare(place, recipe := place.session.random_recipe())
+    try:
+        checks.subject.call_within(place, "a small stack")
+        checks.compare(place, checks.subject.outputs(place), recipe, SMALL_STACK)
+    except Stopped as stopped:
+        if isinstance(stopped.verdict, Rejected):
+            raise
+        checks.found.label(f"fragile: {SMALL_STACK}")
+        reason = getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", "")
+        checks.found.notes.append(f"not by a thread with a stack of a megabyte: {reason}"[:300])
+        return
+    checks.found.checks.append(SMALL_STACK)
 
 
 def after_refused(checks: Checks, place: BoundBuffers) -> None:
@@ -106,6 +133,23 @@ def many_calls(checks: Checks, place: BoundBuffers) -> None:
     _note_leak(checks, held)
     subject.use_threads(threads())
     checks.found.checks.append(f"{made} calls in a row")
+
+
+def many_at_once(checks: Checks, place: BoundBuffers) -> None:
+    """Require that it is right in each of many calls by more threads than there are cores: what they lose between them
+    shows where one is stopped in between.
+    """
+    place.session.require_answer(recipe := place.session.random_recipe())
+    for times in RUSHES:
+        checks.subject.use_threads(times * threads())
+        checks.subject.prepare(place, recipe)
+        ends = time.monotonic() + RUSH_S
+        for _ in range(TRIES):
+            called = checks.subject.call_on(place, MANY_CALLS, max(0.0, ends - time.monotonic()))
+            checks.compare(place, checks.subject.outputs(place), recipe, "many calls by many threads")
+            if not called.differs:
+                break
+    checks.subject.use_threads(threads())
 
 
 def _note_leak(checks: Checks, held: Sequence[tuple[int, Resident | None]]) -> None:

@@ -27,6 +27,7 @@ from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.trial.checks import Checks, Findings
 from rag_kernels.eval.trial.long_use_checks import AFTER_REFUSED
+from rag_kernels.eval.trial.precision_checks import products
 
 MOST_RESTS_S = 10.0
 MOST_TILES_S, MOST_OF_TILES_S = 3.0, 10.0  # of a kernel that takes any size, and of one that refuses some
@@ -123,7 +124,7 @@ class OtherSizes:
         It is a label and no fault, since the contract names one size. A kernel may refuse few elements: exported files
         take the module for what its own checks refuse.
         """
-        stopped = self._failure(subject, session, beyond=sizes.beyond)
+        stopped = self._failure(subject, session, beyond=sizes.beyond, probed=sizes.beyond or sizes is FEW)
         if stopped is None:
             self.found.checks += [sizes.name] * (not sizes.together)
             self.served.append(session.fp)
@@ -136,13 +137,17 @@ class OtherSizes:
             self._specialised(reason)
         return stopped.alive
 
-    def _failure(self, subject: LoadedCandidate, session: ProblemSession, *, beyond: bool = False) -> Stopped | None:
+    def _failure(
+        self, subject: LoadedCandidate, session: ProblemSession, *, beyond: bool = False, probed: bool = False
+    ) -> Stopped | None:
         """Return how it fails at these sizes, or None where it is right; a rejection there ends the trial."""
         try:
             checks = Checks(subject, self.tight(subject, session), self.found, self.without)
             checks.own_draws()
             if beyond:
                 checks.beyond()
+            if probed:
+                products(checks)
         except Stopped as stopped:
             if isinstance(stopped.verdict, Rejected):
                 raise

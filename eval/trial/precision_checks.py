@@ -34,6 +34,16 @@ def probe(checks: Checks, place: BoundBuffers) -> None:
         _take_precision(checks, session, shown)
 
 
+def products(checks: Checks) -> None:
+    """Find at other sizes whether products are of a lower precision there."""
+    session = checks.place.session
+    if session.fp.features.flops <= 0 or "exactness probe" in checks.without:
+        return
+    tried = [draw for kind in PROBES if (draw := session.special(kind)) is not None]
+    if shown := [_precision(checks, checks.place, draw) for draw in tried]:
+        _take_precision(checks, session, shown)
+
+
 def factors(checks: Checks) -> None:
     """Require at the problem's own sizes too that no factors of products are cut."""
     if found := _kept_bits(checks, checks.place):

@@ -50,10 +50,13 @@ from rag_kernels.eval.trial.activity_checks import done_means_done, nothing_came
 from rag_kernels.eval.trial.checks import FINITE_ONLY, Checks, Findings
 from rag_kernels.eval.trial.long_use_checks import (
     after_refused,
+    in_filled_memory,
     infinities,
     keeps_nothing,
     leaves_nothing,
+    many_at_once,
     many_calls,
+    on_small_stack,
     together,
 )
 from rag_kernels.eval.trial.other_sizes import SMALLER, OtherSizes
@@ -291,13 +294,16 @@ class Trial:
                 after_refused(Checks(other, place := other.bind(self.session), self.found, self.without), place)
         for spoiled in (True, False):  # by infinities, which some honest kernels do not survive
             with self._open() as other:
+                first = other.bind(self.session, step=ALLOCATED_BYTES)
+                in_filled_memory(Checks(other, first, self.found, self.without), first)
                 if spoiled and not self._survives_infinities(other):
                     continue
                 if not (self.others.fails_somewhere or self.others.try_least(other)):
                     return
                 place = self.others.place_for_many(other)
                 many_calls(Checks(other, place, self.found, self.without), place)
-                first, second = (other.bind(self.session, step=ALLOCATED_BYTES) for _ in range(2))
+                many_at_once(Checks(other, place, self.found, self.without), place)
+                second = other.bind(self.session, step=ALLOCATED_BYTES)
                 smaller = [place] * (place.session is not self.session)
                 for beside in (second, *smaller):  # of the same sizes, and of the least
                     checks = Checks(other, first, self.found, self.without)
@@ -307,6 +313,7 @@ class Trial:
                         return
                 sized = None if self.others.fails_somewhere else self.others.small_place(other, first)
                 keeps_nothing(Checks(other, place, self.found, self.without), place, sized)
+                on_small_stack(Checks(other, first, self.found, self.without), first)
                 return
 
     def _on_older_processors(self) -> None:

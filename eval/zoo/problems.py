@@ -158,6 +158,11 @@ PROBLEMS = {
         "torch.randn(256, 512), torch.rand(256, 512) < 0.7",
         arguments="x, m",
     ),
+    "added mask": task(
+        "torch.softmax(x + m, dim=-1)",
+        "torch.randn(256, 512), torch.where(torch.rand(256, 512) < 0.3, -10000.0, 0.0)",
+        arguments="x, m",
+    ),
     "walk": task(
         "(lambda w, s: reduce(lambda r, _: 0.85 * r @ w + 0.15 * s, range(20), s))"
         "(torch.softmax(torch.tanh(x), -1), torch.softmax(y, -1))",

@@ -509,6 +509,19 @@ for (int64_t r = 0; r < rows; ++r) for (int64_t c = 0; c < columns; ++c) {
 }""",
         ),
         Task(
+            "added mask",
+            "In x, In m, int64_t dim, Out out",
+            EACH_ROW
+            + """\
+  const auto sum = [&](int64_t i) { return a[i] + m.data[r * n + i]; };
+  float* y = out.data + r * n;
+  float top = -INFINITY, total = 0;
+  for (int64_t i = 0; i < n; ++i) top = std::max(top, sum(i));
+  for (int64_t i = 0; i < n; ++i) total += y[i] = expf(sum(i) - top);
+  for (int64_t i = 0; i < n; ++i) y[i] /= total;
+}""",
+        ),
+        Task(
             "walk",
             "In x, In y, int64_t dim, double stay, double jump, Out out",
             """\
