@@ -17,13 +17,16 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from unittest import mock
 
 import chromadb  # noqa: F401  (imported once, in the server that jobs are forked from)
 import duckdb  # noqa: F401
 import factories as f
+import pandas  # noqa: F401  (DuckDB imports it to look at parameters)
 
 from rag_kernels.archive import queries
 from rag_kernels.archive.audit import verify
@@ -154,8 +157,13 @@ def reading_job(root: Path, kernels: int) -> None:
 
 def start(target: object, *arguments: object) -> BaseProcess:
     process = PROCESSES.Process(target=target, args=arguments)  # type: ignore[arg-type]
-    # A child runs its parent's main module first, and that may be anything: Streamlit's tests put a page there.
-    with mock.patch.dict(sys.modules, {"__main__": sys.modules[__name__]}):
+    # A child runs its parent's main module first, and that may be anything: Streamlit's tests put a page there. The
+    # server looks for what it is to import along the environment's path alone, and says nothing where it is not there.
+    with (
+        mock.patch.dict(sys.modules, {"__main__": ModuleType("__main__")}),
+        mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
+    ):
+        ensure_running()
         process.start()
     return process
 

@@ -106,17 +106,21 @@ def run(home: Path, *arguments: str | Path, program: list[str] = PROGRAM, **env:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def inside(home: Path, *arguments: str | Path, quick: bool = False, sizes: bool = False, **env: str) -> Done:
+def inside(
+    home: Path, *arguments: str | Path, quick: bool = False, sizes: bool = False, compiled: bool = False, **env: str
+) -> Done:
     """Run a command in this process: the same as `run` without loading everything anew, for commands that end by
     themselves and start no other program in their place. `quick` is `QUICK_PROGRAM`'s judge, with `sizes` one that
-    tries others than the problem's.
+    tries others than the problem's. `compiled` is one that does so too, and races torch.compile by the usual clock.
     """
     out, err, wanted = io.StringIO(), io.StringIO(), environment(home, **env)
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        left_out = LEFT_OUT - {"odd shapes"} if sizes or compiled else LEFT_OUT
         if quick:
-            left_out = LEFT_OUT - {"odd shapes"} if sizes else LEFT_OUT
             patch.setattr(wiring, "Limits", partial(quick_limits, left_out=left_out))
+        elif compiled:
+            patch.setattr(wiring, "Limits", partial(Limits, without=left_out))
         for name in os.environ.keys() - wanted.keys():
             patch.delenv(name)
         for name, value in wanted.items():

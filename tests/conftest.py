@@ -21,12 +21,12 @@ from rag_kernels.eval.records import Backend
 
 # Files that take more than 15 CPU seconds, the longest first.
 LONG = """
-    judge_checks cli_generate offline_half honest offline_sixteen_bit_products app_browser float8_judge zoo cli
-    offline_order_scatter ablation cluster judge optimize_training export_peers judge_timing offline_attention trust
-    offline_places agents export_gradients offline_dtypes offline_cuda contract_pieces workloads offline_products
-    archive_durability json cli_training archive_shared ranges offline_segments workload_search mutation
-    sanitize_composed offline_float8 offline_ranks admission extensions offline_deep resume layers export_packages
-    sanitize_module sampling steps training_step export_module notebook
+    judge_checks cli_generate honest offline_half offline_sixteen_bit_products app_browser float8_judge zoo cli
+    cluster judge offline_attention json agents offline_places trust optimize_training export_gradients
+    archive_durability cli_training offline_products contract_pieces offline_order_scatter offline_cuda workloads
+    ablation ranges judge_timing export_peers extensions steps sanitize_module offline_segments training_step
+    offline_ranks sanitize_composed export_packages mutation offline_deep layers export_module workload_search
+    offline_float8 admission notebook sampling archive_shared resume killed_anywhere
 """.split()
 
 

@@ -43,9 +43,9 @@ from rag_kernels.report.json_rows import attempt_row, result_row
 
 @pytest.fixture(scope="module")
 def generated(home: Path) -> Done:
-    """One real run: two candidates of one round, the winner confirmed and written to best.py."""
+    """One real run: two candidates of one round, the winner confirmed at other sizes too and written to best.py."""
     name = model(home / "model", WRONG, RIGHT)
-    return inside(home, "generate", "relu.py", "--model", name, *BRIEF, "--out", "best.py", "--json")
+    return inside(home, "generate", "relu.py", "--model", name, *BRIEF, "--out", "best.py", "--json", compiled=True)
 
 
 def test_a_model_is_told_what_to_beat_before_its_first_draft(generated: Done, home: Path) -> None:

@@ -139,6 +139,13 @@ def patient() -> Iterator[LocalJudge]:
 
 
 @pytest.fixture(scope="module")
+def sized() -> Iterator[LocalJudge]:
+    """Judge without repeats and sanitizers, which take most of its time, what is about other sizes."""
+    with kept_judge("cpu", limits=OF_SIZES, at_other_sizes=at_other_sizes) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
 def brief(judge: LocalJudge) -> Iterator[LocalJudge]:
     """Judge as before a confirmation, for what shows there already."""
     with kept_judge("cpu", limits=BRIEF, at_other_sizes=at_other_sizes) as opened:
@@ -261,14 +268,14 @@ def test_settings_without_code_are_flags_only(brief: LocalJudge, softmax: Functi
     assert isinstance(found, Passed) and found.label == "flags only" and not found.claims_speed, found
 
 
-def test_a_read_out_of_bounds_at_other_sizes_is_a_label(judge: LocalJudge, softmax: FunctionalProblem) -> None:
-    passed = verdict(judge, softmax, altered(middle="if (n % 8 && r == rows - 1) m += 0 * p[n];"))
+def test_a_read_out_of_bounds_at_other_sizes_is_a_label(sized: LocalJudge, softmax: FunctionalProblem) -> None:
+    passed = verdict(sized, softmax, altered(middle="if (n % 8 && r == rows - 1) m += 0 * p[n];"))
     assert isinstance(passed, Passed) and passed.labels == ("shape-specialised",), passed
     assert any("at odd sizes" in note for note in passed.notes)
 
 
-def test_a_kernel_that_refuses_other_columns_serves_any_rows(judge: LocalJudge, softmax: FunctionalProblem) -> None:
-    passed = verdict(judge, softmax, altered(before='RK_CHECK(n == 256, "only 256 columns");'))
+def test_a_kernel_that_refuses_other_columns_serves_any_rows(sized: LocalJudge, softmax: FunctionalProblem) -> None:
+    passed = verdict(sized, softmax, altered(before='RK_CHECK(n == 256, "only 256 columns");'))
     assert isinstance(passed, Passed) and "shape-specialised" not in passed.labels, passed
     assert passed.contract is not None and passed.contract.tensors[0].shape == ("N", "256")
     assert any("refuses others" in note and "only 256 columns" in note for note in passed.notes), passed.notes
@@ -285,11 +292,13 @@ def test_an_honest_softmax_passes_everything(patient: LocalJudge, softmax: Funct
 
 
 def test_what_is_wrong_at_some_of_the_lengths_that_it_takes(
-    patient: LocalJudge, softmax: FunctionalProblem, monkeypatch: pytest.MonkeyPatch
+    softmax: FunctionalProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(other_sizes, "MOST_OF_TILES_S", 600.0)  # on a busy machine ten seconds are one number of tiles
     tiles, third = 'RK_CHECK(n % 64 == 0, "whole tiles");', "if (n / 64 % 4 == 3 && n > 256) out.data[n - 1] = 7;"
-    found = verdict(patient, softmax, altered(before=tiles, after=third))
+    limits = replace(OF_SIZES, without=OF_SIZES.without - {"squares and tiles"})
+    with kept_judge("cpu", limits=limits, at_other_sizes=at_other_sizes) as tiled:
+        found = verdict(tiled, softmax, altered(before=tiles, after=third))
     assert "label:shape-specialised" in codes(found), found
 
 
@@ -307,11 +316,6 @@ def test_a_copy_of_a_half_precision_product_is_right(brief: LocalJudge) -> None:
     ("parts", "expected"),
     [
         ({"middle": "m = 0;"}, "wrong"),  # no maximum subtracted: overflows on large inputs
-        ({"before": "n = 256;"}, "label:shape-specialised"),
-        ({"before": 'RK_CHECK(rows == 128 && n == 256, "one size only");'}, "label:shape-specialised"),
-        ({"after": "for (int64_t i = 600 * n; i < rows * n; ++i) out.data[i] = 0;"}, "label:shape-specialised"),
-        ({"middle": "if (rows <= 3 && n > 99) m = 0;"}, "label:shape-specialised"),
-        ({"after": "if (n < 16) out.data[rows * n - 1] = 7;"}, "label:shape-specialised"),
         ({"after": "out.data[rows * n] = 0;"}, "crashed"),  # one element past the end
         ({"before": "volatile float t = x.data[rows * n]; (void)t;"}, "crashed"),
         ({"before": "volatile float t = x.data[-1]; (void)t;"}, "crashed"),
@@ -334,7 +338,24 @@ def test_a_copy_of_a_half_precision_product_is_right(brief: LocalJudge) -> None:
             {"after": "std::thread([p = out.data] { usleep(2000); p[0] = 7; }).detach();"},
             "rejected:late_write",
         ),
-        (  # at other sizes only: no less dishonest
+    ],
+)
+def test_what_ordinary_inputs_do_not_show(
+    judge: LocalJudge, softmax: FunctionalProblem, parts: dict[str, str], expected: str
+) -> None:
+    found = verdict(judge, softmax, "#include <unistd.h>\n" + altered(**parts))
+    assert expected in codes(found), found
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ({"before": "n = 256;"}, "label:shape-specialised"),
+        ({"before": 'RK_CHECK(rows == 128 && n == 256, "one size only");'}, "label:shape-specialised"),
+        ({"after": "for (int64_t i = 600 * n; i < rows * n; ++i) out.data[i] = 0;"}, "label:shape-specialised"),
+        ({"middle": "if (rows <= 3 && n > 99) m = 0;"}, "label:shape-specialised"),
+        ({"after": "if (n < 16) out.data[rows * n - 1] = 7;"}, "label:shape-specialised"),
+        (  # no less dishonest
             {"after": "if (rows != 128) std::thread([p = out.data] { usleep(2000); p[0] = 7; }).detach();"},
             "rejected:late_write",
         ),
@@ -347,10 +368,10 @@ def test_a_copy_of_a_half_precision_product_is_right(brief: LocalJudge) -> None:
         ),
     ],
 )
-def test_what_ordinary_inputs_do_not_show(
-    judge: LocalJudge, softmax: FunctionalProblem, parts: dict[str, str], expected: str
+def test_what_other_sizes_alone_show(
+    sized: LocalJudge, softmax: FunctionalProblem, parts: dict[str, str], expected: str
 ) -> None:
-    found = verdict(judge, softmax, "#include <unistd.h>\n" + altered(**parts))
+    found = verdict(sized, softmax, "#include <unistd.h>\n" + altered(**parts))
     assert expected in codes(found), found
 
 
