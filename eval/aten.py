@@ -199,6 +199,7 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("t", Operator(free=True, view=True, transposes="matrix")),
     ("mT", Operator(view=True, transposes="matrix")),
     ("mH", Operator(transposes="adjoint")),
+    ("view_as_complex view_as_real", Operator(view=True, no_bytes=True)),
     ("alias contiguous", Operator(free=True, view=True, same_value=True)),
     ("detach", Operator(free=True, view=True, same_value=True, exact=True)),
     # Copies and casts.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, halved, worst_ratio
@@ -71,6 +72,28 @@ CASES = {
         "torch.randperm(1300).view(20, 65)",
         "torch.randn(1)",
     ),
+    "rotary by complex numbers": Case(
+        "a = y.float(); f = torch.polar(torch.ones_like(a), a)[None, :, None]; x = x.float(); "
+        "p = torch.view_as_complex(x.reshape(4, 6, 3, 8, 2)); "
+        "b = torch.view_as_real(p * f).flatten(3).type_as(y); "
+        "c = torch.complex(x[..., :8], x[..., 8:]) * f; "
+        "d = torch.view_as_complex(x.transpose(1, 2).unflatten(-1, (-1, 2))) * torch.exp(torch.complex(a * 0, a)); "
+        "e = torch.view_as_real(p * f.conj() * (f * f)).reshape(x.shape); "
+        "q = p * torch.complex(a.cos(), a.sin())[None, :, None]; "
+        "return b, torch.cat([c.real, c.imag], -1).type_as(y), torch.view_as_real(d).flatten(-2).transpose(1, 2), e, "
+        "torch.stack((q.real, q.imag), -1).flatten(3)",
+        "torch.randn(4, 6, 3, 16)",
+        "torch.rand(6, 8) * 6",
+    ),
+    "complex numbers": Case(
+        "z = torch.complex(x.float(), y.float()); w = torch.complex(y.float(), 1 - x.float()); "
+        "v = torch.where(x > 0, z, w) * 3; "
+        "return torch.vdot(z.flatten(), w.flatten()).real, (z / w).real, (z + w - 0.5).angle(), torch.exp(z).abs(), "
+        "z.sum(0).abs(), (z * w).mean(1, keepdim=True).imag, (2 - z).square().real, (z * x.float()).imag + x, "
+        "torch.view_as_real(torch.cat([-v, z.conj() / 2], 1)[:, 3:].T), torch.vdot(x[0], x[1])",
+        "torch.randn(5, 16)",
+        "torch.randn(5, 16)",
+    ),
 }
 
 
@@ -85,6 +108,28 @@ def test_rarer_operators_are_as_exact_as_in_pytorch(
     plan = write(fp, CpuParameters() if language == "cpp" else SMALL)
     assert plan is not None and plan.candidate.tier == "kernel"
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+def test_pairs_that_lie_beside_each_other_are_read_where_they_are_and_written_by_vectors_over_pairs() -> None:
+    body = "x = x.reshape(4, 6, 8, 2); a, b = x[..., 0], x[..., 1]; return torch.stack((a * y - b, a + b * y), -1)"
+    for parameters in (CpuParameters(), SMALL):
+        plan = write(functional("pairs", Case(body, "torch.randn(4, 6, 16)", "torch.randn(6, 8)")), parameters)
+        assert plan is not None and plan.regions == 1, "no copy of x was made"
+        assert plan.candidate.backend == "cuda" or "points of n0" in plan.candidate.source
+
+
+def test_complex_tensors_come_from_the_library_and_go_to_it(tmp_path: Path) -> None:
+    """What the library makes is taken apart, what it takes and what a module returns is one tensor again."""
+    body = "f = torch.fft.rfft(x.real) * torch.fft.rfft(y.imag).conj() * 0.5; z = x * y; "
+    body += "return torch.fft.irfft(f), (x / 2 - y).conj().T, (z @ z.mH).abs(), torch.view_as_real(x + y.real) * 2"
+    given = ("torch.randn(5, 16, dtype=torch.complex64)", "torch.randn(16, dtype=torch.complex64)")
+    plan = write(fp := functional("spectra", Case(body, *given)), CpuParameters())
+    assert plan is not None and set(plan.library) == {"fft_rfft", "fft_irfft", "mH", "matmul"}
+    scope: dict = {}
+    exec(fp.problem.source, scope)
+    x, y = scope["get_inputs"]()
+    for ours, theirs in zip(numbers.caller(plan, fp, tmp_path)(x, y), scope["Model"]()(x, y), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_a_small_batch_is_no_number(tmp_path: Path) -> None:

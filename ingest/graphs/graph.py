@@ -228,7 +228,7 @@ class _Walk:
             self.value[node] = args[0]
         elif known.cast:
             self._add(node, "aten.to.dtype", (args[0], str(node.meta["val"].dtype)), {})
-        elif known.transposes in {"matrix", "adjoint"} and len(node.meta["val"].shape) == 2:
+        elif _is_transpose(known.transposes, node.meta["val"]):
             self._add(node, "aten.transpose.int", (args[0], 0, 1), {})
         elif name == "view" and op._overloadname == "dtype":
             self._add(node, "aten.view.dtype", (args[0], str(node.meta["val"].dtype)), {})
@@ -388,6 +388,13 @@ def _nested(value: Any) -> Any:
 
 def _storage(node: fx.Node) -> int:
     return int(node.meta["val"].untyped_storage()._cdata)
+
+
+def _is_transpose(transposes: str, value: torch.Tensor) -> bool:
+    """Return whether an operator swaps the two dimensions of a matrix, and does no more: an adjoint conjugates too."""
+    if transposes not in {"matrix", "adjoint"} or value.dim() != 2:
+        return False
+    return transposes == "matrix" or not value.is_complex()
 
 
 def _reshapes(node: fx.Node, name: str) -> bool:

@@ -42,6 +42,7 @@ from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
 from rag_kernels.offline.fusion.regions import AttentionRegion, Region, reads_of
 from rag_kernels.offline.fusion.rematerialize import with_shared_values, without_rematerialization
 from rag_kernels.offline.graph.cells import with_cells_written_out
+from rag_kernels.offline.graph.complex_parts import with_parts_of_complex
 from rag_kernels.offline.graph.gates import with_gates_apart
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.graph.row_statistics import with_row_statistics
@@ -83,7 +84,7 @@ def write(
     if fp.uses_random:
         return None
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
-    fp = with_cells_written_out(fp)
+    fp = with_parts_of_complex(with_cells_written_out(fp))
     if fp.step is not None:
         return write_step(fp, parameters, foreign=foreign, bare=bare)
     made = planned(fp, parameters)
@@ -197,7 +198,7 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
 def stopped_at(fp: FunctionalProblem, parameters: Parameters) -> tuple[str, ...]:
     """Return the operators that stay with the library, each with the reason in parentheses."""
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
-    stopped = Lowering(with_cells_written_out(fp)).run(RULES | product_rules(2, backend)).stopped
+    stopped = Lowering(with_parts_of_complex(with_cells_written_out(fp))).run(RULES | product_rules(2, backend)).stopped
     return tuple(told if told.endswith(")") else f"{told} (no rule)" for told in stopped)
 
 

@@ -7,12 +7,12 @@ columns in small arrays; a `point` region is one pass. Long sums go through shor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.contraction import find_contraction
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
-from rag_kernels.offline.codegen.loop_nest import Names, build_nest
+from rag_kernels.offline.codegen.loop_nest import Names, Nest, build_nest
 from rag_kernels.offline.codegen.math_prelude import called
 from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.reduction_levels import (
@@ -36,6 +36,7 @@ from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.parameters import c_name, whole_of
 from rag_kernels.offline.ir.reductions import Kind
 
+FEW_LANES = 4  # that are done one by one
 FAR, FAR_LANES = 4, 4  # elements between neighbouring lanes that are far, and lanes of a vector where they are
 HEAD = """#pragma GCC optimize("no-trapping-math")  // comparisons vectorise; values stay exact
 #ifdef __AVX512F__
@@ -160,10 +161,24 @@ def region_text(region: Region, function: Function, names: Names, parameters: Cp
     if contraction:
         needs.products = True
         return contract_cpp.region_text(contraction, Printer(contraction.nest, pointers, storage))
-    nest = build_nest(region, names)
+    nest = long_lanes(build_nest(region, names))
     return CpuRegion(
         nest, Printer(nest, pointers, storage), levels(region.stores.values()), parameters=parameters
     ).text()
+
+
+def long_lanes(nest: Nest) -> Nest:
+    """Return the nest of a pass whose lanes are a number, and few, with the next loop as lanes around these.
+
+    So pairs that lie beside each other, such as real and imaginary parts, are made by vectors over the pairs.
+    """
+    few, outer = nest.lane, nest.outer
+    if nest.schedule != "point" or few is None or not outer or not all(leaf.fixed for leaf in few.leaves):
+        return nest
+    if few.count > FEW_LANES or outer[-1].count < few.count:
+        return nest
+    lane = replace(outer[-1], var="l")
+    return replace(nest, outer=outer[:-1], lane=lane, reduced=[replace(few, var="r0")])
 
 
 @dataclass(slots=True)
@@ -378,7 +393,7 @@ class CpuRegion(RegionPrinter):
             inner = Scope(task)
             for buffer in [b for b in self.stores if b not in inner_stores]:
                 inner.lines += self.store(buffer, inner)
-            task.lines += self.lane_loop(inner.lines)
+            task.lines += self.lane_loop(around(nest.reduced if nest.schedule == "point" else [], inner.lines))
         bounds = [f"const int64_t lo = tile * {width}, hi = lo + {width} < {size} ? lo + {width} : {size};"]
         declared = f"const int64_t tiles = ({nest.lane.size} + {width} - 1) / {width};"
         return ["{", *indent([declared, *self.tasks([*bounds, *task.lines], [], "tiles")]), "}"]

@@ -57,6 +57,7 @@ class Atom:
 
 
 Group = tuple[Atom, ...]
+FEW_PARTS = 8  # steps of a part of a dimension that may become a number, such as the two of a pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +110,31 @@ class Form:
     def substitute(self, mapping: dict[Atom, Form]) -> Form:
         """Return the form with atoms replaced by forms.
 
-        Raises Unfusable when an atom to be replaced has been split.
+        Of an atom that has been split parts can be replaced that have few steps, which become numbers of the problem;
+        others raise Unfusable.
         """
         terms: dict[Atom, int] = {}
         offset, sizes = self.offset, list(self.sizes)
-        for atom, factor in self.terms:
-            hit = next((leaf for leaf in atom.leaves() if leaf in mapping), None)
-            form = Form(((atom, 1),)) if hit is None else mapping[hit]
-            if hit is not None and len(atom.leaves()) > 1:
-                raise Unfusable("a split dimension is indexed again")
+        for leaf, factor in (pair for term in self.terms for pair in _apart(*term, mapping)):
+            form = mapping.get(leaf) or Form(((leaf, 1),))
             offset += factor * form.offset
             sizes += [(group, factor * coefficient) for group, coefficient in form.sizes]
             for inner, coefficient in form.terms:
                 terms[inner] = terms.get(inner, 0) + factor * coefficient
         return Form(tuple(terms.items()), offset, tuple(sizes))
+
+
+def _apart(atom: Atom, factor: int, mapping: dict[Atom, Form]) -> list[tuple[Atom, int]]:
+    """Return an atom of a form as its parts with their factors, where one of these is to be replaced."""
+    parts = atom.leaves()
+    hit = next((place for place, leaf in enumerate(parts) if leaf in mapping), None)
+    if hit is None or len(parts) == 1:
+        return [(atom if hit is None else parts[0], factor)]
+    if size_of(parts[max(hit, 1) :]) > FEW_PARTS or any(leaf.along for leaf in parts):
+        raise Unfusable("a split dimension is indexed again")
+    for leaf in parts[1:]:
+        leaf.fixed = True
+    return [(leaf, factor * size_of(parts[place + 1 :])) for place, leaf in enumerate(parts)]
 
 
 @dataclass(eq=False, slots=True)

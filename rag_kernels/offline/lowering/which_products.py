@@ -35,6 +35,7 @@ PRODUCTS: dict[str, Rule] = {
     "bmm": matmul,
     "mv": matmul,
     "dot": matmul,
+    "vdot": matmul,
     "linear": linear,
     "addmm": addmm,
     "baddbmm": addmm,
@@ -50,6 +51,7 @@ PRODUCTS: dict[str, Rule] = {
 
 
 OF_MATRICES = ("linear", "matmul", "mm", "bmm")
+OF_VECTORS = ("mv", "dot", "vdot")
 
 
 def likely_faster(lowering: Lowering, node: Node, backend: Backend) -> bool:
@@ -62,9 +64,9 @@ def likely_faster(lowering: Lowering, node: Node, backend: Backend) -> bool:
     name = base_name(node.op)
     if is_rearrangement(node) or is_thin(lowering, node):
         return True
-    if not name.startswith("conv") and name not in {"matmul", "mm", "mv"}:
+    if not name.startswith("conv") and name not in {"matmul", "mm", *OF_VECTORS}:
         return False
-    if is_half(lowering, node) and name != "mv":
+    if is_half(lowering, node) and name not in OF_VECTORS:
         return False
     first, second = shape_of(lowering, node.args[0]), shape_of(lowering, node.args[1])
     if not name.startswith("conv"):
