@@ -15,6 +15,7 @@ from support.both_languages import LANGUAGES, Made, call_into, compared, maker
 from support.generated_kernels import Case, functional, worst_ratio
 
 from rag_kernels.offline.compose import write
+from rag_kernels.offline.cuda.region import CudaParameters
 
 # One kernel has many operators, since it is built once for all of them.
 CASES = {
@@ -185,6 +186,20 @@ def test_what_a_row_comes_to_is_computed_once_for_sums_over_columns(made: Made) 
     kernels = plan.candidate.source.split("__global__")[1:]
     over_columns = [text for text in kernels if "column_reduce" in text]
     assert over_columns and not any("rk_sqrt" in text for text in over_columns)
+
+
+def test_what_groups_of_a_product_come_to_is_computed_once() -> None:
+    """A group norm behind a convolution: mean and root are one a group, and nothing of it is divided by element."""
+    case = Case(
+        "return torch.logsumexp(torch.tanh(self.n(self.c(x))), 1, keepdim=True)",
+        "torch.randn(4, 8, 132, 132)",
+        "torch.randn(1)",
+        init="self.c = nn.Conv2d(8, 32, 3); self.n = nn.GroupNorm(8, 32)",
+    )
+    plan = write(functional("groups", case), CudaParameters(products=2))
+    assert plan is not None and plan.candidate.tier == "kernel"
+    of_elements = [text for text in plan.candidate.source.split("__global__")[1:] if "rk_tanh" in text]
+    assert of_elements and not any("rk_sqrt" in text or "double(" in text for text in of_elements)
 
 
 def test_what_is_stored_anyway_is_not_computed_again_for_each_column(made: Made) -> None:
