@@ -12,7 +12,7 @@ and the last of a tile adds the parts up in their order.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.contraction import Contraction, Side
@@ -22,6 +22,7 @@ from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm import wgmma_text as text
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
+from rag_kernels.offline.cuda.gemm.wgmma_shape import PLAIN, Shape, best_shape, shape_of
 from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
 from rag_kernels.offline.cuda.needs import SHORT_NAMES, Needs
 from rag_kernels.offline.ir import values as ir
@@ -33,22 +34,6 @@ STRIP = 32  # columns that a warp stores at once
 STAGED = 8 * 16 * (STRIP + 8) * 4  # bytes through which eight warps store
 COPIED = 128  # lanes of each factor from which on copies that the copy engine can read are worth their while
 LINE = 128  # bytes of a swizzled line: one step of the depth, or 64 lanes of sixteen bits
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How a product is cut: rows and columns of a tile, blocks of a cluster, whether two groups take tiles in turn."""
-
-    rows: int
-    columns: int
-    cluster: int = 1
-    alternate: bool = False
-    band: int = 16  # rows of tiles that blocks run through together
-
-    @property
-    def blocks(self) -> int:
-        """Return how many times 64 rows a group has."""
-        return self.rows // (64 if self.alternate else 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,26 +110,6 @@ def start_of_matrix(matrix: Matrix, pointers: dict[str, str]) -> str:
     return f"{place} + {text_of(matrix.start)}" if matrix.start else place
 
 
-SHAPES = (
-    *(Shape(128, 256, 2, band=8), Shape(128, 256), Shape(128, 128, 2, alternate=True, band=8)),
-    *(Shape(128, 128, alternate=True), Shape(64, 256, alternate=True), Shape(128, 64, alternate=True)),
-    *(Shape(64, 128, alternate=True), Shape(64, 64, alternate=True)),
-)
-
-
-# With a left factor from registers two groups hide each other's loads; where they take turns nothing does.
-BY_REGISTERS = (
-    *(Shape(128, 256, 2, band=8), Shape(128, 256), Shape(256, 128), Shape(128, 128, 2, band=8)),
-    *(Shape(128, 64, alternate=True), Shape(64, 128, alternate=True), Shape(64, 64, alternate=True)),
-)
-
-
-def best_shape(rows: int, columns: int, batches: int, depth: int, *, registers: bool = False) -> Shape:
-    """Return the shape that should take least time on an H100's processors, for terms of sixteen bits."""
-    known = BY_REGISTERS if registers else SHAPES
-    return min(known, key=lambda shape: time_of(shape, rows, columns, batches, depth, registers=registers))
-
-
 def shape_for(contraction: Contraction, itemsize: int = 2, *, turned: bool = False, registers: bool = False) -> Shape:
     """Return how to cut a product of these sizes."""
     c = contraction
@@ -155,31 +120,6 @@ def shape_for(contraction: Contraction, itemsize: int = 2, *, turned: bool = Fal
     return best_shape(rows, columns, batches, depth, registers=registers)
 
 
-def time_of(
-    shape: Shape, rows: int, columns: int, batches: int, depth: int, *, registers: bool = False, processors: int = 132
-) -> float:
-    """Return about how long a product takes, in steps of a tile of 128 x 256 (1024 cycles at the full rate).
-
-    A step takes as long as its products or its loads; a wave of tiles ends with what is stored, which hides behind the
-    other group's products where groups take turns; parts of a depth have to be added up. Fitted to an H200.
-    """
-    places, steps = processors // shape.cluster, -(-depth // 64)
-    tiles = batches * -(-rows // (shape.rows * shape.cluster)) * -(-columns // shape.columns)
-    products, lines = shape.rows * shape.columns / 32768, shape.rows + shape.columns / shape.cluster
-    step = max(products * (1.0 if shape.columns == 256 else 1.08), lines / 450) + lines / 6400 + 0.03
-    step *= (1.45 if shape.alternate else 1.15) if registers else 1.0
-    stored = 4 * shape.rows * shape.columns / 32768
-    best = float("inf")
-    for parts in range(1, min(32, max(1, steps // 4)) + 1):
-        waves, chunk = -(-tiles * parts // places), -(-steps // parts)
-        exposed = stored if shape.alternate else stored * waves
-        added = (11 + parts * shape.rows * shape.columns / 8192) if parts > 1 else 0
-        best = min(best, waves * chunk * step + exposed + added)
-        if tiles >= places:
-            break
-    return best
-
-
 @dataclass(slots=True)
 class WgmmaKernel(Kernel):
     """A kernel for a contraction that the copy engine can feed."""
@@ -187,7 +127,7 @@ class WgmmaKernel(Kernel):
     numbers: str = "bfloat16"
     left: Matrix | None = None
     right: Matrix | None = None
-    shape: Shape = Shape(128, 128)
+    shape: Shape = PLAIN
     turned: bool = False  # the left factor of wgmma is the right one of the contraction
     second: Matrix | None = None  # right factor of another product of the same left one; each has half of a tile
 
@@ -364,31 +304,64 @@ class WgmmaKernel(Kernel):
 
     def tails(self) -> list[str]:
         """Return the operators behind the sum, and the stores, of what a warp has in its part of shared memory."""
-        eight, one = (text.EIGHT_TURNED, text.ONE_TURNED) if self.turned else (text.EIGHT, text.ONE)
         c, kind, second = self.contraction, self.kind, self.second
         rows = Scope()
         for v in ir.walk(*c.nest.region.stores.values(), enter=lambda v: v not in c.totals):
             if self.is_of_row(v):
                 self.printer.emit(v, rows)
         head = [*c.unflatten(c.rows, "row", kind), *rows.lines]
-        one = one.replace("OTHER\n", text.OTHER_ONE if second else "")
+        columns = c.unflatten(c.columns, "column", kind)
         if inside := self.inside():
-            one = one.replace("row < rows", f"row < rows && {inside}")
-        one = one.replace("COLUMN", "\n".join(indent(c.unflatten(c.columns, "column", kind))))
-        one = one.replace("TAIL", "\n".join(indent(indent(indent([*head, *self.tail_of_one(Scope(rows))])))))
+            columns.append(f"if (!({inside})) continue;")
+        places, scope = self.early(), Scope(rows)
+        scope.known |= {place: f"ahead[{i}]" for i, place in enumerate(places)}
+        tail = "\n".join(indent(indent([*head, *self.tail_of_one(scope)])))
+        one = self.rows_of_one(places).replace("OTHER\n", text.OTHER_ONE if second else "")
+        one = one.replace("COLUMN", "\n".join(indent(columns))).replace("TAIL", tail)
         if not self.wide_tail():
             return one.splitlines()
-        eight = eight.replace("OTHER\n", text.OTHER if second else "")
-        eight = eight.replace("TAIL", "\n".join(indent(indent([*head, *self.tail_of_eight(Scope(rows))]))))
-        return ["if (wide_tail) {", *indent(eight.splitlines()), "} else {", *indent(one.splitlines()), "}"]
+        several = text.SEVERAL.replace("OTHER\n", text.OTHER if second else "")
+        several = several.replace("TAIL", "\n".join(indent([*head, *self.tail_of_several(Scope(rows))])))
+        several = several.replace("NEXT", str(self.next))
+        return ["if (wide_tail) {", *indent(several.splitlines()), "} else {", *indent(one.splitlines()), "}"]
+
+    @property
+    def next(self) -> int:
+        """Return how many neighbouring columns a thread takes: as many as are stored with sixteen bytes."""
+        stored = [self.printer.storage[b] for b in self.contraction.nest.region.stores]
+        loaded = [v.storage for v in self.tail_loads() if self.lies_in_eights(self.contraction.nest.accesses[v])]
+        return 4 if {ITEMSIZE[one] for one in (*stored, *loaded)} == {4} else 8
+
+    def early(self) -> list[str]:
+        """Return the elements behind the sum that lie where results do, as C."""
+        stores = [self.contraction.nest.stores[b] for b in self.contraction.nest.region.stores]
+        where = [(access.steps, access.constant) for access in stores]
+        found: dict[str, None] = {}
+        for v in self.tail_loads():
+            access = self.contraction.nest.accesses[v]
+            if v.storage in {*HALF, "float32"} and not access.values and (access.steps, access.constant) in where:
+                found[self.address(v)] = None
+        return list(found)
+
+    def rows_of_one(self, places: list[str]) -> str:
+        """Return the text for one column, which loads these elements of several rows early."""
+        if not places:
+            lines = text.ONE.replace("EARLY\n", "").replace("AHEAD", "").replace("WHOLE", text.ROWS_OF_ONE)
+            return lines.replace("PART_OF_ONE", "one(e);")
+        loads = [f"to[{i}] = {place};" for i, place in enumerate(places)]
+        rows = self.contraction.unflatten(self.contraction.rows, "row", self.kind)
+        early = text.EARLY.replace("LOADS", "\n".join(indent(indent([*rows, *loads]))))
+        lines = text.ONE.replace("EARLY", early).replace("AHEAD", ", const float* ahead")
+        lines = lines.replace("WHOLE", text.ROWS_WITH_EARLY).replace("PART_OF_ONE", text.ROW_WITH_EARLY)
+        return lines.replace("COUNT", str(len(places)))
 
     def inside(self) -> str:
         """Return when a column of a phase is one of the result's, as C; "" where all are."""
         found = [(loop, self.contraction.phase_of(loop)) for loop in self.contraction.columns]
         return " && ".join(f"{loop.var} < {loop.size}" for loop, phase in found if phase)
 
-    def tail_of_eight(self, scope: Scope) -> list[str]:
-        """Return the operators and stores of eight neighbouring columns."""
+    def tail_of_several(self, scope: Scope) -> list[str]:
+        """Return the operators and stores of neighbouring columns."""
         c, kind, stores = self.contraction, self.kind, self.contraction.nest.region.stores
         inner = c.columns[-1]
         vectors = self.vectors()
@@ -396,7 +369,7 @@ class WgmmaKernel(Kernel):
         scope.known |= dict(zip(c.totals, ("sum[u]", "other[u]"), strict=False))
         values = {b: self.printer.emit_stored(b, v, scope) for b, v in stores.items()}
         names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in stores}
-        types = {b: f"Pack<{stored_type(self.printer.storage[b], 'cuda')}, 8>" for b in stores}
+        types = {b: f"Pack<{stored_type(self.printer.storage[b], 'cuda')}, {self.next}>" for b in stores}
         loads = [
             f"const {kind_} {name} = *reinterpret_cast<const {kind_}*>(&{place});"
             for place, (name, kind_, _) in vectors.items()
@@ -405,7 +378,7 @@ class WgmmaKernel(Kernel):
             *c.unflatten(c.columns, "column", kind),
             *[*loads, *(f"{types[b]} {names[b]};" for b in stores), f"const {kind} inner = {inner.var};"],
             "#pragma unroll",
-            "for (int u = 0; u < 8; ++u) {",
+            f"for (int u = 0; u < {self.next}; ++u) {{",
             f"  const {kind} {inner.var} = inner + u;",
             *indent([*scope.lines, *(f"{names[b]}.x[u] = {v};" for b, v in values.items())]),
             "}",
@@ -433,14 +406,14 @@ class WgmmaKernel(Kernel):
         return [v for v in found if isinstance(v, ir.Load)]
 
     def vectors(self) -> dict[str, tuple[str, str, Access]]:
-        """Return the loads behind the sum that eight neighbours share: by place a name, its type, and the address."""
+        """Return the loads behind the sum that neighbours share: by place a name, its type, and the address."""
         out: dict[str, tuple[str, str, Access]] = {}
         for v in self.tail_loads():
             access = self.contraction.nest.accesses[v]
             if v.storage in ITEMSIZE.keys() - {"bool"} and self.lies_in_eights(access):
                 place = self.address(v)
                 name = f"{self.printer.pointers[v.buffer][:-2]}_v{len(out) + 1}"
-                known = f"Pack<{stored_type(v.storage, 'cuda')}, 8>"
+                known = f"Pack<{stored_type(v.storage, 'cuda')}, {self.next}>"
                 out.setdefault(place, (name, known, access))
         return out
 
@@ -581,14 +554,3 @@ def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKer
     itemsize, registers = 2 if numbers in HALF else 4, numbers == "tf32" and left.lanes_inside
     shape = shape_of(wanted, shape_for(c, itemsize, turned=turned, registers=registers))
     return WgmmaKernel(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, shape, turned, second)
-
-
-def shape_of(wanted: tuple[int, int, int], found: Shape) -> Shape:
-    """Return how to cut a product: what was found, as far as tuning parameters do not say it."""
-    size, cluster, turns = wanted
-    if size:
-        rows, columns = divmod(size, 1000)
-        found = Shape(rows, columns, alternate=rows * columns <= 128 * 128)
-    cluster, alternate = cluster or found.cluster, turns == 2 if turns else found.alternate
-    alternate = alternate or found.rows == 64
-    return replace(found, cluster=cluster, alternate=alternate, band=16 // cluster)

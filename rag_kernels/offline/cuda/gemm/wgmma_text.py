@@ -184,9 +184,13 @@ if (parts > 1) {  // who comes last of a tile adds the parts up, always in the s
     for (int u = 0; u < EACH; ++u) sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)] += __ldcg(&at[(p * EACH + u) * 128]);
 }"""
 
-# A warp's sixteen rows, STRIP columns at a time, through its part of shared memory: a thread gets eight neighbours.
+# A warp's sixteen rows, STRIP columns at a time, through its part of shared memory: a thread gets several neighbours.
+# Odd rows have each two groups of four columns exchanged, so that the lanes of two rows read from other banks.
 # Exchanges by shuffles in place of that were much slower (docs/measured/sixteen_bit_products.md).
 STRIPS = """\
+constexpr int DOWN = 16, ACROSS = PART, PITCH = SKEW;  // what a warp has at a time
+const auto exchanged = [](int row) { return row % 2 * 4; };
+float* const of_lane = staged + lane / 4 * SKEW + (lane % 4 * 2 ^ lane / 4 % 2 * 4);
 #pragma unroll 1
 for (int strip = 0; strip < BLOCKS * WIDE / PART; ++strip) {
   __syncwarp();
@@ -196,8 +200,8 @@ for (int strip = 0; strip < BLOCKS * WIDE / PART; ++strip) {
 #pragma unroll
       for (int u = 0; u < STRIP / 2; u += 2) {
         const int from = u / (PART / 2) * (WIDE / 2) + i % (WIDE / PART) * (PART / 2) + u % (PART / 2);
-        float* const to = staged + (u / 2 % 2 * 8 + lane / 4) * SKEW + u / 4 * 8 + lane % 4 * 2;
-        *reinterpret_cast<float2*>(to) = make_float2(sums[i / (WIDE / PART)][from], sums[i / (WIDE / PART)][from + 1]);
+        float2* const to = reinterpret_cast<float2*>(of_lane + u / 2 % 2 * 8 * SKEW + u / 4 * 8);
+        *to = make_float2(sums[i / (WIDE / PART)][from], sums[i / (WIDE / PART)][from + 1]);
       }
   __syncwarp();
   const int block = (ALTERNATE ? 0 : mine * BLOCKS) + strip / (WIDE / PART);
@@ -206,61 +210,10 @@ for (int strip = 0; strip < BLOCKS * WIDE / PART; ++strip) {
 TAILS
 }"""
 
-# A thread has eight neighbouring columns of a row...
-EIGHT = """\
-if (top + 16 <= rows && from + PART <= columns) {  // all are inside: a lane's vectors go side by side
-#pragma unroll
-  for (int i = 0; i < 2 * PART / 32; ++i) {
-    const int e = lane + 32 * i;
-    const KIND row = top + e / (PART / 8), column = from + e % (PART / 8) * 8;
-    const float* const at = staged + e / (PART / 8) * SKEW + e % (PART / 8) * 8;
-    float sum[8];
-    *reinterpret_cast<float4*>(&sum[0]) = *reinterpret_cast<const float4*>(at);
-    *reinterpret_cast<float4*>(&sum[4]) = *reinterpret_cast<const float4*>(at + 4);
-OTHER
-TAIL
-  }
-} else {
-#pragma unroll 1
-  for (int e = lane; e < 2 * PART; e += 32) {
-    const KIND row = top + e / (PART / 8), column = from + e % (PART / 8) * 8;
-    if (row < rows && column < columns) {
-      const float* const at = staged + e / (PART / 8) * SKEW + e % (PART / 8) * 8;
-      float sum[8];
-      *reinterpret_cast<float4*>(&sum[0]) = *reinterpret_cast<const float4*>(at);
-      *reinterpret_cast<float4*>(&sum[4]) = *reinterpret_cast<const float4*>(at + 4);
-OTHER
-TAIL
-    }
-  }
-}"""
-
-# ... or, where these cannot be stored at once, one column, of which it goes down the rows.
-ONE = """\
-const KIND column = from + lane % PART;
-if (column < columns) {
-COLUMN
-#pragma unroll 4
-  for (int e = lane / PART; e < 16; e += 32 / PART) {
-    const KIND row = top + e;
-    if (row < rows) {
-      const float sum = staged[e * SKEW + lane % PART];
-OTHER
-TAIL
-    }
-  }
-}"""
-
-# The sums of the second product lie beside those of the first.
-OTHER = """\
-    float other[8];
-    *reinterpret_cast<float4*>(&other[0]) = *reinterpret_cast<const float4*>(at + PART);
-    *reinterpret_cast<float4*>(&other[4]) = *reinterpret_cast<const float4*>(at + PART + 4);
-"""
-OTHER_ONE = "      const float other = staged[e * SKEW + PART + lane % PART];\n"
-
 # The same where rows and columns are exchanged: a warp has sixteen columns of the result.
 STRIPS_TURNED = """\
+constexpr int DOWN = STRIP, ACROSS = 16, PITCH = 20;
+const auto exchanged = [](int) { return 0; };
 #pragma unroll 1
 for (int strip = 0; strip < BLOCKS * COLUMNS / STRIP; ++strip) {
   __syncwarp();
@@ -279,31 +232,82 @@ for (int strip = 0; strip < BLOCKS * COLUMNS / STRIP; ++strip) {
   const int from = row0 + block * 64 + threadIdx.x % 128 / 32 * 16;
 TAILS
 }"""
-EIGHT_TURNED = """\
-#pragma unroll 1
-for (int e = lane; e < 2 * STRIP; e += 32) {
-  const KIND row = top + e / 2, column = from + e % 2 * 8;
-  if (row < rows && column < columns) {
-    float sum[8];
-    const float* const at = staged + e / 2 * 20 + e % 2 * 8;
-    *reinterpret_cast<float4*>(&sum[0]) = *reinterpret_cast<const float4*>(at);
-    *reinterpret_cast<float4*>(&sum[4]) = *reinterpret_cast<const float4*>(at + 4);
+
+# Of a piece of DOWN rows and ACROSS columns a thread has NEXT neighbouring columns of a row, as many as are stored with
+# sixteen bytes; the lanes' vectors go side by side. Nothing is asked about the places of a piece that lies inside, so
+# that loads of several vectors are under way together...
+SEVERAL = """\
+const auto several = [&](int e) {
+  const KIND row = top + e / (ACROSS / NEXT), column = from + e % (ACROSS / NEXT) * NEXT;
+  const float* const at = staged + e / (ACROSS / NEXT) * PITCH;
+  const int in = e % (ACROSS / NEXT) * NEXT ^ exchanged(e / (ACROSS / NEXT));
+  float sum[NEXT];
+#pragma unroll
+  for (int u = 0; u < NEXT; u += 4)
+    *reinterpret_cast<float4*>(&sum[u]) = *reinterpret_cast<const float4*>(at + (in ^ u));
+OTHER
 TAIL
-  }
+};
+if (top + DOWN <= rows && from + ACROSS <= columns) {
+#pragma unroll
+  for (int i = 0; i < DOWN * ACROSS / NEXT / 32; ++i) several(lane + 32 * i);
+} else {
+#pragma unroll 1
+  for (int e = lane; e < DOWN * ACROSS / NEXT; e += 32)
+    if (top + e / (ACROSS / NEXT) < rows && from + e % (ACROSS / NEXT) * NEXT < columns) several(e);
 }"""
-ONE_TURNED = """\
-const KIND column = from + lane % 16;
+
+# ... or, where these cannot be stored at once, one column, of which it goes down the rows. What lies where results do
+# is loaded for several rows before anything is made of it: registers are few here, and nobody else brings it forward.
+ONE = """\
+const KIND column = from + lane % ACROSS;
 if (column < columns) {
 COLUMN
-#pragma unroll 4
-  for (int e = lane / 16; e < STRIP; e += 2) {
+EARLY
+  const auto one = [&](int eAHEAD) {
     const KIND row = top + e;
-    if (row < rows) {
-      const float sum = staged[e * 20 + lane % 16];
+    const float sum = staged[e * PITCH + (lane % ACROSS ^ exchanged(e))];
+OTHER
 TAIL
-    }
+  };
+  if (top + DOWN <= rows) {
+WHOLE
+  } else {
+#pragma unroll 1
+    for (int e = lane / ACROSS; e < DOWN && top + e < rows; e += 32 / ACROSS) PART_OF_ONE
   }
 }"""
+ROWS_OF_ONE = """\
+#pragma unroll
+    for (int i = 0; i < DOWN * ACROSS / 32; ++i) one(lane / ACROSS + 32 / ACROSS * i);"""
+EARLY = """\
+  const auto early = [&](int e, float* to) {
+    const KIND row = top + e;
+LOADS
+  };"""
+ROWS_WITH_EARLY = """\
+#pragma unroll
+    for (int h = 0; h < DOWN * ACROSS / 32; h += 4) {
+      float ahead[4][COUNT];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) early(lane / ACROSS + 32 / ACROSS * (h + i), ahead[i]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) one(lane / ACROSS + 32 / ACROSS * (h + i), ahead[i]);
+    }"""
+ROW_WITH_EARLY = """{
+      float ahead[COUNT];
+      early(e, ahead);
+      one(e, ahead);
+    }"""
+
+# The sums of the second product lie beside those of the first.
+OTHER = """\
+  float other[NEXT];
+#pragma unroll
+  for (int u = 0; u < NEXT; u += 4)
+    *reinterpret_cast<float4*>(&other[u]) = *reinterpret_cast<const float4*>(at + PART + (in ^ u));
+"""
+OTHER_ONE = "    const float other = staged[e * PITCH + PART + (lane % ACROSS ^ exchanged(e))];\n"
 
 # How many parts the depth of a tile is cut into, so that the last wave of blocks is nearly full; at least four steps.
 HOST = """
