@@ -226,7 +226,7 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("index_put _unsafe_index_put put masked_scatter", Operator(last_write_stays=True)),
     ("tensor_split", Operator(literal_numbers=True)),
     ("scatter_add scatter_reduce index_add index_fill index_reduce", Operator(places="along")),
-    ("embedding_dense_backward diag diff _weight_norm trace renorm cdist", Operator()),
+    ("embedding_dense_backward diag diff _weight_norm trace renorm cdist cross linalg_cross", Operator()),
     ("max_pool2d_with_indices_backward max_pool3d_with_indices_backward", Operator(jumps=True)),
     ("avg_pool2d_backward avg_pool3d_backward", Operator()),
     ("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward", Operator()),

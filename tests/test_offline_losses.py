@@ -31,7 +31,7 @@ CASES = {
         "v, m = torch.var_mean(x, -1); s, n = torch.std_mean(x, (0, 2), keepdim=True, correction=0); "
         "lo, hi = torch.aminmax(x, dim=1); return v, m, s, n, lo, hi, torch.prod(x, -1), torch.prod(y), "
         "torch.count_nonzero(x > 0, 1), torch.dist(x, y), x.norm(p=3, dim=-1), F.pairwise_distance(x, y), "
-        "F.cosine_similarity(x, y, -1)",
+        "F.cosine_similarity(x, y, -1), torch.linalg.cross(x[..., :3], x[..., 3:6]), torch.cross(x, x * y, dim=0)",
         "torch.randn(3, 5, 20)",
         "torch.rand(20) + 0.5",
     ),
@@ -130,6 +130,11 @@ def test_complex_tensors_come_from_the_library_and_go_to_it(tmp_path: Path) -> N
     x, y = scope["get_inputs"]()
     for ours, theirs in zip(numbers.caller(plan, fp, tmp_path)(x, y), scope["Model"]()(x, y), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_a_complex_number_in_a_module_is_refused_with_what_to_write() -> None:
+    with pytest.raises(AssertionError, match=r"the number 1j; write it with torch\.complex"):
+        functional("literal", Case("return (x + 1j * y).abs()", "torch.randn(5)", "torch.randn(5)"))
 
 
 def test_a_small_batch_is_no_number(tmp_path: Path) -> None:

@@ -323,6 +323,11 @@ class _Walk:
             return str(value)
         if isinstance(value, torch.device):
             return value.type
+        if isinstance(value, complex):
+            told = (
+                f"an operator takes the number {value}; write it with torch.complex(real, imaginary), of two tensors."
+            )
+            raise ProblemError(f"{self.name}: {told}")
         raise ProblemError(f"{self.name}: an operator takes a {type(value).__name__}, which cannot be written down.")
 
     def _add(

@@ -275,6 +275,20 @@ def are_of_one_tensor(values: list[ir.Value], dim: int) -> bool:
     return all(set(found) == set(loads[0]) and 0 < len(found) <= CHOSEN_LOADS for found in loads)
 
 
+def cross(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the cross products of vectors of three along a dimension: the first of three if none is told."""
+    one, other, shape = lowering.value(given(node, 0)), lowering.value(given(node, 1)), node.outputs[0].shape
+    if one.shape != shape or other.shape != shape:
+        raise ir.Unfusable("operands of other shapes")
+    dim = given(node, 2, "dim", None if base_name(node.op) == "cross" else -1)
+    dim = shape.index(3) if dim is None else dim % len(shape)
+    a, b = ([slice_value(lowering, v, dim, place, 1) for place in range(3)] for v in (one, other))
+    turns = [((place + 1) % 3, (place + 2) % 3) for place in range(3)]
+    values = [lowering.op(lambda p, q, r, s: p * q - r * s, a[i], b[j], a[j], b[i]) for i, j in turns]
+    values = [lowering.cast(v, out_dtype(node)) for v in values]
+    return chosen(lowering, values, dim) if are_of_one_tensor(values, dim) else lowering.joined(node, values, dim)
+
+
 def chosen(lowering: Lowering, values: list[ir.Value], dim: int) -> ir.Value:
     """Return pieces of equal size side by side as a choice for each element: halves that are rotated, or pairs."""
     values = lowering.align(values)
