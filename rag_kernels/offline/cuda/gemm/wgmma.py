@@ -2,7 +2,7 @@
 
 Comes in: a Contraction whose factors are tensors that the copy engine (TMA) can read: lanes, terms, and batches; those
 of fp32 are rounded to TF32 on their way. Goes out: the kernel and its launch, as in `gemm.py`, with the condition on
-sizes and addresses under which it may run; the kernel of `gemm_tensor_core.py` serves all other calls. One warpgroup
+sizes and addresses under which it may run; the kernel of `tensor_core.py` serves all other calls. One warpgroup
 loads tiles into a ring in shared memory, two multiply. wgmma takes TF32 with terms side by side alone, but for its left
 factor from registers: the factor with lanes side by side is the left one then, if need be with rows and columns
 exchanged. Blocks stay and take tile after tile; where tiles do not fill the device, the depth is split among blocks,
