@@ -28,6 +28,8 @@ IRREGULAR = "irregular"
 DISORDER = "irregular order"
 # Whole numbers in order, or all alike, of which those within lie otherwise: ends and order stay, or the sum.
 UNEVEN = "uneven steps"
+# What a module keeps in buffers, nearly: a hole in a mask, a few numbers in each other's places.
+KEPT = "buffers nearly as they are"
 # Rows of kinds of their own, a spike or all below zero beside ordinary ones: what is tried under other circumstances,
 # at other sizes and by other teams of threads, where a kind each would be too many.
 MIXED = "rows of several kinds"
@@ -74,6 +76,7 @@ SPECIAL = (
     DISORDER,
     NEARLY,
     UNEVEN,
+    KEPT,
     FADING,
     WHOLE,
     "faint",

@@ -32,6 +32,7 @@ from rag_kernels.eval.numerics.arranged_inputs import (
     is_mask,
     is_structured,
     lines_moved,
+    nearly_as_kept,
     nearly_in_order,
     some_lines_zero,
     uneven,
@@ -565,6 +566,23 @@ def test_places_nearly_in_order_are_all_there_but_for_a_few_neighbours() -> None
     assert 0 < int(wrong.sum()) <= 32 and line.dtype == own.dtype
     assert all(sorted(part) == list(range(64)) for part in line.reshape(-1, 64).tolist())
     assert torch.equal(nearly_in_order(own, None, generator), own), "nobody knows what these mean"
+
+
+def test_what_is_kept_is_another_in_a_part_and_a_mask_stays_a_mask() -> None:
+    tril = torch.ones(64, 64).tril()
+    for mask in (tril.bool(), tril, tril.long(), torch.where(tril > 0, 0.0, -math.inf), tril.bool()[None, None]):
+        holed = nearly_as_kept(mask, torch.Generator().manual_seed(3))
+        assert set(holed.reshape(-1).tolist()) == set(mask.reshape(-1).tolist()) and holed.dtype == mask.dtype
+        changed = (holed != mask).reshape(64, 64)
+        assert 32 < int(changed.sum()) <= 256 and not changed[0].any() and not changed[:, -1].any()
+        lines = (holed != holed.max()).reshape(64, 64)
+        assert bool(lines[:-1].any(1).all()) and not bool(lines.all(1).any()), "no line is hidden as a whole"
+    places, table = torch.arange(256).reshape(16, 16).flip(0), torch.randn(128)
+    for own in (places, table, torch.tensor([0, 4, 8, 20, 32])):
+        other = nearly_as_kept(own, torch.Generator().manual_seed(3))
+        assert 0 < int((other != own).sum()) <= 2
+    for own in (torch.ones(16), torch.linspace(0, 1, 16), torch.tensor(3.0)):
+        assert nearly_as_kept(own, GEN) is own
 
 
 def test_rows_have_spikes_that_are_alike_beside_masked_places() -> None:

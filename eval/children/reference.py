@@ -41,6 +41,7 @@ from rag_kernels.eval.input_kinds import (
     INTEGER_KINDS,
     INTEGERS,
     IRREGULAR,
+    KEPT,
     LINES,
     MASKED,
     MULTIPLES,
@@ -97,6 +98,7 @@ from rag_kernels.eval.numerics.arranged_inputs import (
     is_sorted,
     is_structured,
     lines_moved,
+    nearly_as_kept,
     nearly_in_order,
     some_lines_zero,
     uneven,
@@ -314,7 +316,7 @@ class Reference:
                 value = spoiled(value, generator) if kind == NON_FINITE and argument.role == "parameter" else value
             if argument.name in probed:
                 value = probed[argument.name](value)
-            if kind in (IRREGULAR, DISORDER, NEARLY, UNEVEN):
+            if kind in (IRREGULAR, DISORDER, NEARLY, UNEVEN, KEPT):
                 value = self._irregular(kind, argument, leaves, generator)
             elif kind in LINES:
                 value = value if argument.role == "input" else in_float32(self.module.initial[argument.name])
@@ -353,6 +355,7 @@ class Reference:
             tuple(own and is_sorted(t) for t in target),
             own and any(is_constant(t) for t in inputs),
             own and any(self._may_mask(a, t) for a, t in zip(self.fp.tensors, target, strict=True)),
+            own and self._keeps(generator),
         )
 
     def _is_free(self, argument: TensorArgument) -> bool:
@@ -373,7 +376,7 @@ class Reference:
     def _irregular(
         self, kind: str, argument: TensorArgument, leaves: Sequence[Any], generator: torch.Generator
     ) -> torch.Tensor:
-        """Return what the problem has for an argument, but for a few elements where it is regular or in order."""
+        """Return what the problem has for an argument, but for a few elements where it is regular, in order or kept."""
         is_input = argument.role == "input"
         own = (leaves[int(argument.path)] if is_input else in_float32(self.module.initial[argument.name])).to(
             self.device
@@ -381,6 +384,8 @@ class Reference:
         bound = next((b for b in self.fp.bounds if b.path == argument.path), None)
         if argument.path in self.fp.mutated:
             return own
+        if kind == KEPT:
+            return self._nearly(argument, own, generator)
         if kind == UNEVEN:
             return uneven(own, generator) if is_input and self._may_be_uneven(argument, own) else own
         if argument.path in self.fp.as_drawn:
@@ -390,6 +395,16 @@ class Reference:
         if kind == DISORDER:
             return disordered(own, bound, generator, ascends=has_to_ascend(self.fp, argument.name))
         return irregular(own, bound, generator) if is_input or argument.role == "parameter" else own
+
+    def _nearly(self, argument: TensorArgument, own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Return what the module keeps, nearly; anything else as it is."""
+        owed = {*self.fp.as_drawn, *self.fp.mutated}
+        return own if argument.role != "buffer" or argument.path in owed else nearly_as_kept(own, generator)
+
+    def _keeps(self, generator: torch.Generator) -> bool:
+        """Return whether the module keeps something that may be another."""
+        begun = [(a, in_float32(self.module.initial[a.name])) for a in self.fp.tensors if a.role == "buffer"]
+        return any(self._nearly(argument, value, generator) is not value for argument, value in begun)
 
     def _may_be_uneven(self, argument: TensorArgument, own: torch.Tensor) -> bool:
         """Return whether whole numbers may lie otherwise: several that places are computed from hang together, and on a

@@ -55,6 +55,7 @@ class Drawn:
     ordered: tuple[bool, ...] = ()  # floats that ascend, and have to
     alike: bool = False  # a float input is one number throughout, as a state that has not begun
     masks: bool = False  # an input is of two values, as a mask is
+    keeps: bool = False  # a buffer of the module is no number throughout, and may be another
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from rag_kernels.eval.records import IndexBound
 MAX_ZERO_SHARE = 0.2
 FEW_IRREGULAR = 256  # one of so many elements is another
 MOST_SORTED = 1 << 20  # elements: bounds are few
+HOLE = 8  # of a mask's lines, one part to two
 DISTINCT, CHANCES = 16, 32  # numbers at least; twice how many pairs would be alike by chance
 
 
@@ -148,6 +149,48 @@ def nearly_in_order(value: torch.Tensor, bound: IndexBound | None, generator: to
     at = 2 * pairs[: max(1, len(line) // FEW_IRREGULAR)]
     line = line.index_copy(0, torch.cat([at, at + 1]), torch.cat([line[at + 1], line[at]]))
     return line.to(value.dtype).reshape(value.shape)
+
+
+def nearly_as_kept(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return what a module keeps, nearly: a mask with a block of its lines turned, other numbers of which a few are in
+    each other's places.
+
+    No line of a mask comes to have one value alone. Of whole numbers in order one lies elsewhere between its
+    neighbours; floats that ascend, or are one number, stay.
+    """
+    if value.numel() < 4 or value.is_complex() or value.dim() == 0:
+        return value
+    if is_mask(value):
+        return _with_hole(value, generator)
+    flat = value.reshape(-1)
+    if is_sorted(value) or bool((flat == flat[0]).all()):
+        return value
+    whole = not value.is_floating_point()
+    if whole and value.dim() == 1 and bool((value.long().diff() >= 0).all()):
+        return uneven(value, generator)
+    at = torch.randperm(flat.numel(), generator=generator, device=flat.device)[: max(2, flat.numel() // FEW_IRREGULAR)]
+    return flat.clone().index_copy_(0, at, flat[at.roll(1)]).reshape(value.shape)
+
+
+def _with_hole(mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return a mask in which a block, of an eighth to a quarter of lines and columns, has the other value."""
+    lines = lines_of(mask)
+    low, high = (lines.min(), lines.max()) if mask.is_floating_point() else lines.new_tensor([0, 1])
+    is_low = lines == low
+    block = is_low.clone().zero_()
+    drawn = torch.rand(2, 2, generator=generator, device=mask.device).tolist()
+    rows, columns = (_within(size, *part) for size, part in zip(lines.shape, drawn, strict=True))
+    block[rows, columns] = True
+    turned = is_low ^ block
+    lost = turned.all(1, keepdim=True) | ~turned.any(1, keepdim=True)  # as lines of one value are
+    return torch.where(torch.where(lost, is_low, turned), low, high).reshape(mask.shape)
+
+
+def _within(size: int, long: float, far: float) -> slice:
+    """Return a part of so many lines, and neither the first nor the last of them where there are more."""
+    length = max(1, int(size * (1 + long) / HOLE))
+    begin = min(1, size - length) + int(far * max(1, size - 1 - length))
+    return slice(begin, begin + length)
 
 
 def uneven(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -27,6 +27,7 @@ from rag_kernels.eval.input_kinds import (
     INFINITE,
     INTEGER_KINDS,
     IRREGULAR,
+    KEPT,
     LARGE_PARAMETERS,
     LINES,
     LOW,
@@ -92,6 +93,7 @@ def redraw(
         in {
             "own",
             IRREGULAR,
+            KEPT,
             DISORDER,
             NEARLY,
             UNEVEN,

@@ -45,6 +45,7 @@ from rag_kernels.eval.input_kinds import (
     INTEGER_KINDS,
     INTEGERS,
     IRREGULAR,
+    KEPT,
     LINES,
     MIXED,
     NEARLY,
@@ -147,6 +148,7 @@ class ProblemSession:
         self.answered: set[int] = set()
         self.kinds: dict[str, int | None] = {}
         self.ordered = [False] * len(self.specs)  # tensors whose elements ascend, and have to
+        self.keeps = False  # whether a buffer may be another one
         self.masks = False  # whether an input is of two values, as masks are
         self.alike = False  # whether a float input is one number throughout
         self.unsound: dict[int, set[int]] = {}  # by draw, outputs for which the module has no sound answer
@@ -322,6 +324,7 @@ class ProblemSession:
         self.drawn += 1
         self.ordered = list(reply.ordered) if kind == "own" else self.ordered
         self.alike = reply.alike if kind == "own" else self.alike
+        self.keeps = reply.keeps if kind == "own" else self.keeps
         self.masks = reply.masks if kind == "own" else self.masks
         return list(reply.structured)
 
@@ -360,6 +363,8 @@ class ProblemSession:
 
     def _special(self, kind: str) -> int | None:
         looks = {"masks": self.masks, "structured": any(self.structured), "ordered": any(self.ordered)}
+        if kind == KEPT and not self.keeps:
+            return None
         if not may_be_given(self.fp, kind, on_gpu=self.on_gpu, **looks):
             return None
         if kind in (INFINITE, OUT_OF_RANGE):
@@ -370,7 +375,7 @@ class ProblemSession:
         sided = (
             self.on_one_side
             and kind in SPECIAL
-            and kind not in (*SEARCHED, AT_CONSTANTS, IRREGULAR, DISORDER, NEARLY, UNEVEN)
+            and kind not in (*SEARCHED, AT_CONSTANTS, IRREGULAR, DISORDER, NEARLY, UNEVEN, KEPT)
         )
         if sided and kind == SMALL_WHOLE and (draw := self._sound_draw(kind)) is not None:
             return draw  # whole exponents take both sides, where others do not

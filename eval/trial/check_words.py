@@ -121,6 +121,10 @@ REMARKS: tuple[tuple[str, str], ...] = (
         r"fragile: subnormals flushed",
         "Wrong where a program has subnormals flushed (`torch.set_flush_denormal`), which none of its inputs are.",
     ),
+    (
+        r"fragile: buffers nearly as they are",
+        "Right for what the module keeps in its buffers, and not where a few numbers, or a part of a mask, are others.",
+    ),
     (r"fragile: uneven steps", "Wrong where whole numbers lie otherwise than the problem's, in as good an order."),
     (r"fragile: initcheck", "A sanitizer saw it read memory of the GPU that nothing had written."),
     (r"fragile: .*", "Less exact than PyTorch on this kind of unusual input."),

@@ -227,6 +227,12 @@ PROBLEMS = {
         "torch.randn(256, 512)",
         setup='self.register_buffer("edges", torch.linspace(-3, 3, 65))',
     ),
+    "causal": task(
+        "torch.softmax(x.masked_fill(~self.allowed, float('-inf')), dim=-1)",
+        "torch.randn(4, TOKENS, TOKENS)",
+        setup='self.register_buffer("allowed", torch.ones(TOKENS, TOKENS).tril().bool())',
+        sizes="TOKENS = 256",
+    ),
     "by its sum": task("x / x.sum(-1, keepdim=True)", "torch.rand(256, 512)"),
     "pixels": task(
         "torch.ceil(torch.sqrt(x * x + y * y) * 1000).int()",

@@ -522,6 +522,20 @@ for (int64_t r = 0; r < rows; ++r) for (int64_t c = 0; c < columns; ++c) {
 }""",
         ),
         Task(
+            "causal",
+            "In x, Mask allowed, int64_t dim, Out out",
+            EACH_ROW
+            + """\
+  const bool* row = allowed.data + r % n * n;
+  const auto kept = [&](int64_t i) { return row[i] ? a[i] : -INFINITY; };
+  float* y = out.data + r * n;
+  float top = -INFINITY, total = 0;
+  for (int64_t i = 0; i < n; ++i) top = std::max(top, kept(i));
+  for (int64_t i = 0; i < n; ++i) total += y[i] = expf(kept(i) - top);
+  for (int64_t i = 0; i < n; ++i) y[i] /= total;
+}""",
+        ),
+        Task(
             "walk",
             "In x, In y, int64_t dim, double stay, double jump, Out out",
             """\
