@@ -7,19 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rag_kernels.archive.records import ArchiveError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-CONFIG: dict[str, Any] = {
-    "threads": 2,
-    "default_block_size": "16384",  # of new files: a fifth of the size and two thirds of the time for small ones
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
 DAMAGED = ("not a valid DuckDB database", "Serialization", "corrupt", "Could not read enough bytes")
 FULL_DISK = ("No space left", "File too large", "Disk quota", "Could not write", "out of disk space")
 

@@ -25,8 +25,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from rag_kernels.archive.connection import CONFIG, literal, stopping, transaction, translated
+from rag_kernels.archive.connection import literal, stopping, transaction, translated
 from rag_kernels.archive.migrations import migrate, pending
+from rag_kernels.archive.opening import in_memory
 from rag_kernels.archive.records import ArchiveError
 
 if TYPE_CHECKING:
@@ -98,9 +99,7 @@ class MemoryDatabase:
 
     def _connection(self) -> DuckDBPyConnection:
         if self._con is None:
-            import duckdb
-
-            self._con = duckdb.connect(":memory:", config=CONFIG)
+            self._con = in_memory()
             migrate(self._con)
         return self._con
 
@@ -220,7 +219,7 @@ class FileDatabase:
         """Attach the file to a DuckDB that is kept: to start one takes 10 ms, to attach a file to it 2 ms."""
         import duckdb
 
-        con = self._duckdb = self._duckdb or duckdb.connect(":memory:", config=CONFIG)
+        con = self._duckdb = self._duckdb or in_memory()
         if not read_only:
             con.execute(f"SET max_vacuum_tasks = {0 if random.randrange(TIDY) else 100}")
         attach = f"ATTACH {literal(str(path))} AS archive"

@@ -21,8 +21,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rag_kernels.archive.connection import CONFIG, closing
+from rag_kernels.archive.connection import closing
 from rag_kernels.archive.database import FileDatabase
+from rag_kernels.archive.opening import CONFIG
 from rag_kernels.archive.quack import OPEN_TOKEN, TOKEN, Address, first_line, load
 from rag_kernels.archive.records import ArchiveError
 from rag_kernels.archive.shared import MARK, STATEMENT_S, TURN

@@ -19,8 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rag_kernels.archive.connection import CONFIG, ended, interruptible, literal
+from rag_kernels.archive.connection import ended, interruptible, literal
 from rag_kernels.archive.migrations import pending
+from rag_kernels.archive.opening import in_memory
 from rag_kernels.archive.quack import TOKEN, Address, first_line, load
 from rag_kernels.archive.records import ArchiveError
 
@@ -40,9 +41,7 @@ class ServerSession:
     """Hold a session with a server, with what an archive uses of a connection: `execute`, its cursor, `interrupt`."""
 
     def __init__(self, address: Address, token: str) -> None:
-        import duckdb
-
-        self._con = duckdb.connect(":memory:", config=CONFIG)
+        self._con = in_memory()
         self._prepared: dict[str, str] = {}
         try:
             load(self._con)

@@ -13,6 +13,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -125,6 +126,7 @@ def inside(
             patch.delenv(name)
         for name, value in wanted.items():
             patch.setenv(name, value)
+        patch.setattr(cli, "COMMAND", Event())  # others of this process have DuckDB make data frames
         patch.chdir(home)
         patch.setattr(sys, "argv", ["rag-kernels", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:

@@ -22,8 +22,8 @@ from interrupts import ctrl_c
 from rag_kernels.archive import queries, serve
 from rag_kernels.archive.audit import verify
 from rag_kernels.archive.bundle import export, import_bundle
-from rag_kernels.archive.connection import CONFIG
 from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.opening import CONFIG
 from rag_kernels.archive.quack import Address, load, packaged, parse
 from rag_kernels.archive.records import ArchiveError, Edge, KernelFilter
 from rag_kernels.archive.serve import Server, check

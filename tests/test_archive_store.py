@@ -208,13 +208,18 @@ def test_open_archive_chooses_the_place(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_opening_and_recording_import_no_chroma(tmp_path: Path) -> None:
+def test_opening_and_reading_import_no_chroma_and_in_a_command_no_pandas(tmp_path: Path) -> None:
     code = (
         "import sys, archive.store as s\n"
+        "from rag_kernels.archive.opening import COMMAND, in_memory\n"
+        "COMMAND.set()\n"
         f"a = s.open_archive({str(tmp_path / 'a')!r})\n"
         "assert 'duckdb' not in sys.modules\n"
         "a.stats()\n"
-        "assert 'chromadb' not in sys.modules and 'torch' not in sys.modules\n"
+        "assert a.attempts('none') == []\n"
+        "values = ['x', 1, 0.5, None, [1.0, 2.0], b'x', True]\n"
+        "assert list(in_memory().execute('SELECT ?, ?, ?, ?, ?, ?, ?', values).fetchone()) == values\n"
+        "assert not {'chromadb', 'torch', 'pandas'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

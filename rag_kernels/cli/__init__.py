@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from rag_kernels.archive.opening import COMMAND
 from rag_kernels.cli import (
     ablate,
     agent_setup,
@@ -112,6 +113,7 @@ def main() -> None:
     """Run a command: the entry point of the `rag-kernels` script."""
     arguments = sys.argv[1:]
     gc.set_threshold(*SELDOM)
+    COMMAND.set()
     try:
         app(arguments, prog_name="rag-kernels")
     except Exception as error:

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 
 from rag_kernels.archive.bundle import _check as check_bundle
 from rag_kernels.archive.bundle import _unpack as unpack_bundle
-from rag_kernels.archive.connection import CONFIG, literal
+from rag_kernels.archive.connection import closing, literal
 from rag_kernels.archive.database import STORAGE
 from rag_kernels.archive.migrations import MIGRATIONS, migrate, pending
+from rag_kernels.archive.opening import in_memory
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.store import FileArchive
 from rag_kernels.eval.judge import LocalJudge, open_judge
@@ -120,10 +121,9 @@ _COPIES = threading.Lock()
 @cache
 def _schema() -> Path:
     """Return a database at the newest schema, which the first process that asks makes."""
-    import duckdb
 
     def make(made: Path) -> None:
-        with duckdb.connect(":memory:", config=CONFIG) as con:
+        with closing(in_memory()) as con:
             con.execute(f"ATTACH {literal(str(made))} AS made (STORAGE_VERSION '{STORAGE}')")
             con.execute("USE made")
             migrate(con)
