@@ -15,7 +15,7 @@ inline float rk_log2(float x) {
   float y = rk_log_normal(m) * 1.44269504f + (tiny ? n - 23.0f : n);
   y = x == 0.0f ? -INFINITY : y;
   y = x < 0.0f ? NAN : y;
-  return (x == INFINITY || x != x) ? x : y;
+  return x < INFINITY ? y : x;
 }
 inline double rk_log2(double x) { return std::log2(x); }
 """,
@@ -32,7 +32,7 @@ inline float rk_log10(float x) {
   float y = (rk_log_normal(m) * 0.434294482f + n * -1.91003209e-5f) + n * 0.301049083f;
   y = x == 0.0f ? -INFINITY : y;
   y = x < 0.0f ? NAN : y;
-  return (x == INFINITY || x != x) ? x : y;
+  return x < INFINITY ? y : x;
 }
 inline double rk_log10(double x) { return std::log10(x); }
 """,

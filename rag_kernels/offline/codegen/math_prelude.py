@@ -60,17 +60,33 @@ CPP: dict[str, tuple[str, tuple[str, ...]]] = {
         "inline int32_t rk_int(float f) { int32_t i; __builtin_memcpy(&i, &f, 4); return i; }\n",
         (),
     ),
+    "rk_small_exp": (
+        """// exp(r), |r| <= log(2)/2, by a polynomial.
+inline float rk_small_exp(float r) {
+  float p = 0.00138145401f;
+  p = p * r + 0.0083687452f;
+  p = p * r + 0.0416683908f;
+  p = p * r + 0.166665204f;
+  p = p * r + 0.499999934f;
+  p = p * r + 1.0f;
+  return p * r + 1.0f;
+}
+""",
+        (),
+    ),
     "rk_power": (
-        """// 2^n * exp(r), |r| <= log(2)/2, by a polynomial; n moves from the low bits of z to the exponent.
+        """// 2^n * exp(r) up to what overflows; n moves from the low bits of z to the exponent.
 inline float rk_power(float z, float r) {
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
+  const float p = rk_small_exp(r);
   return (p + p) * rk_bits(int32_t((uint32_t(rk_int(z)) << 23) + (126u << 23)));
+}
+""",
+        ("rk_bits", "rk_small_exp"),
+    ),
+    "rk_shifted": (
+        """// 2^n * p, a normal number; n moves from the low bits of z to the exponent.
+inline float rk_shifted(float z, float p) {
+  return rk_bits(int32_t((uint32_t(rk_int(z)) << 23) + uint32_t(rk_int(p))));
 }
 """,
         ("rk_bits",),
@@ -79,25 +95,31 @@ inline float rk_power(float z, float r) {
         """// exp(x): adding 1.5 * 2^23 rounds to n and leaves n in the low bits.
 // Results below the smallest normal number become zero.
 inline float rk_exp(float x) {
-  const float c = x > 89.0f ? 89.0f : x;
-  const float z = c * 1.442695041f + 12582912.0f, n = z - 12582912.0f;
-  const float y = rk_power(z, (c - n * 0.693359375f) + n * 2.12194440e-4f);
-  return x < -87.3f ? 0.0f : y;
+  const float z = x * 1.442695041f + 12582912.0f, n = z - 12582912.0f;
+  const float y = rk_shifted(z, rk_small_exp((x - n * 0.693359375f) + n * 2.12194440e-4f));
+  const float h = x < 88.722839f ? y : x + INFINITY;
+  return x < -87.3f ? 0.0f : h;
 }
 inline double rk_exp(double x) { return std::exp(x); }
 """,
-        ("rk_power",),
+        ("rk_shifted", "rk_small_exp"),
     ),
     "rk_exp2": (
         """// 2^x, as rk_exp has it.
 inline float rk_exp2(float x) {
-  const float c = x > 128.0f ? 128.0f : x < -127.0f ? -127.0f : x;
-  const float z = c + 12582912.0f, n = z - 12582912.0f, y = rk_power(z, (c - n) * 0.693147181f);
-  return x < -126.0f ? 0.0f : y;
+  const float z = x + 12582912.0f, r = x - (z - 12582912.0f);
+  float p = 0.000153533621f;
+  p = p * r + 0.00133988746f;
+  p = p * r + 0.00961843736f;
+  p = p * r + 0.0555033247f;
+  p = p * r + 0.240226479f;
+  p = p * r + 0.693147203f;
+  const float y = rk_shifted(z, p * r + 1.0f), h = x < 128.0f ? y : x + INFINITY;
+  return x < -126.0f ? 0.0f : h;
 }
 inline double rk_exp2(double x) { return std::exp2(x); }
 """,
-        ("rk_power",),
+        ("rk_shifted",),
     ),
     "rk_sqrt": (
         """// sqrt(x) = x * rsqrt(x) by Newton steps from a guess in integer arithmetic, within 0.7 ulp: libm's
@@ -254,13 +276,10 @@ inline double rk_erf(double x) { return std::erf(x); }
 """,
         ("rk_exp", "rk_abs"),
     ),
-    "rk_log_normal": (
-        """// log(x) of a positive normal x = n log(2) + log(m), m near 1, by a polynomial.
-inline float rk_log_normal(float x) {
-  const uint32_t bits = rk_int(x);
-  const int32_t shifted = int32_t(bits - 0x3f3504f3u);
-  const float n = float(shifted >> 23);
-  const float m = rk_bits(int32_t(bits - (uint32_t(shifted) & 0xff800000u))) - 1.0f, s = m * m;
+    "rk_log_part": (
+        """// n log(2) + log(1 + m), m near 0, by a polynomial.
+inline float rk_log_part(float n, float m) {
+  const float s = m * m;
   float p = 7.0376836292e-2f;
   p = p * m - 1.1514610310e-1f;
   p = p * m + 1.1676998740e-1f;
@@ -274,7 +293,16 @@ inline float rk_log_normal(float x) {
   return (m + y) + n * 0.693359375f;
 }
 """,
-        ("rk_bits",),
+        (),
+    ),
+    "rk_log_normal": (
+        """// log(x) of a positive normal x = 2^n m, m near 1.
+inline float rk_log_normal(float x) {
+  const uint32_t bits = rk_int(x), shifted = bits - 0x3f3504f3u;
+  return rk_log_part(float(int32_t(shifted) >> 23), rk_bits(int32_t(bits - (shifted & 0xff800000u))) - 1.0f);
+}
+""",
+        ("rk_bits", "rk_log_part"),
     ),
     "rk_log": (
         """// log(x) for every x: denormals are scaled up first, then the special values are put in place.
@@ -283,32 +311,44 @@ inline float rk_log(float x) {
   float y = rk_log_normal(tiny ? x * 8388608.0f : x) - (tiny ? 15.942385f : 0.0f);
   y = x == 0.0f ? -INFINITY : y;
   y = x < 0.0f ? NAN : y;
-  return (x == INFINITY || x != x) ? x : y;
+  return x < INFINITY ? y : x;
 }
 inline double rk_log(double x) { return std::log(x); }
 """,
         ("rk_log_normal",),
     ),
+    "rk_log_sum": (
+        """// log(u + d) of a normal u = 2^n m > 0, m near 1, and what was lost when it was rounded: d joins m.
+inline float rk_log_sum(float u, float d) {
+  const uint32_t bits = rk_int(u), shifted = bits - 0x3f3504f3u, n = shifted & 0xff800000u;
+  const float m = d * rk_bits(int32_t(0x60000000u - n)) * 0x1p-65f + (rk_bits(int32_t(bits - n)) - 1.0f);
+  return rk_log_part(float(int32_t(shifted) >> 23), m);
+}
+""",
+        ("rk_bits", "rk_log_part"),
+    ),
     "rk_log1p": (
-        """// log(1 + x), corrected for the rounding of 1 + x.
+        """// log(1 + x), with what 1 + x loses.
 inline float rk_log1p(float x) {
   const float u = 1.0f + x;
-  const float c = (x - (u - 1.0f)) / u;
-  return rk_log(u) + (u > 0.0f && u < INFINITY ? c : 0.0f);
+  float y = rk_log_sum(u, x - (u - 1.0f));
+  y = x == -1.0f ? -INFINITY : y;
+  y = x < -1.0f ? NAN : y;
+  return x < INFINITY ? y : x;
 }
 inline double rk_log1p(double x) { return std::log1p(x); }
 """,
-        ("rk_log",),
+        ("rk_log_sum",),
     ),
     "rk_softplus": (
         """// log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)): nothing overflows.
 inline float rk_softplus(float x) {
   const float t = rk_exp(-rk_abs(x)), u = 1.0f + t;
-  return (x < 0.0f ? 0.0f : x) + (rk_log_normal(u) + (t - (u - 1.0f)) / u);
+  return (x < 0.0f ? 0.0f : x) + rk_log_sum(u, t - (u - 1.0f));
 }
 inline double rk_softplus(double x) { return (x < 0 ? 0 : x) + std::log1p(std::exp(-rk_abs(x))); }
 """,
-        ("rk_exp", "rk_abs", "rk_log_normal"),
+        ("rk_exp", "rk_abs", "rk_log_sum"),
     ),
 }
 
