@@ -211,6 +211,7 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("type_as", Operator(cast=True, idle_if_same=True)),
     # Other layouts, gathers, scatters.
     ("cat stack flip roll repeat", replace(_LAYOUT, exact=True)),
+    ("fft_fftshift fft_ifftshift", replace(_LAYOUT, exact=True)),
     ("tile repeat_interleave meshgrid unfold", _LAYOUT),
     ("tril triu", replace(_LAYOUT, reads_in_part=True)),
     ("pad", replace(_LAYOUT, in_functional=True)),

@@ -90,7 +90,11 @@ CASES = {
         "v = torch.where(x > 0, z, w) * 3; "
         "return torch.vdot(z.flatten(), w.flatten()).real, (z / w).real, (z + w - 0.5).angle(), torch.exp(z).abs(), "
         "z.sum(0).abs(), (z * w).mean(1, keepdim=True).imag, (2 - z).square().real, (z * x.float()).imag + x, "
-        "torch.view_as_real(torch.cat([-v, z.conj() / 2], 1)[:, 3:].T), torch.vdot(x[0], x[1])",
+        "torch.view_as_real(torch.cat([-v, z.conj() / 2], 1)[:, 3:].T), torch.vdot(x[0], x[1]), "
+        "(torch.exp(-0.5j * x.float()) / w).real, (2 / z + 3j).imag, torch.sgn(w).real, (z**3).imag, (w @ z.mH).abs(), "
+        "torch.einsum('bi,oi->bo', z, w).real, torch.log(z).real, torch.cos(w).imag, z.norm(dim=1), "
+        "(y.float() + 0j).imag, torch.fft.fftshift(z).real, F.pad(z.masked_fill(x > 0, 2), (1, 0)).abs(), "
+        "z.cumsum(1).imag",
         "torch.randn(5, 16)",
         "torch.randn(5, 16)",
     ),
@@ -121,10 +125,12 @@ def test_pairs_that_lie_beside_each_other_are_read_where_they_are_and_written_by
 def test_complex_tensors_come_from_the_library_and_go_to_it(tmp_path: Path) -> None:
     """What the library makes is taken apart, what it takes and what a module returns is one tensor again."""
     body = "f = torch.fft.rfft(x.real) * torch.fft.rfft(y.imag).conj() * 0.5; z = x * y; "
-    body += "return torch.fft.irfft(f), (x / 2 - y).conj().T, (z @ z.mH).abs(), torch.view_as_real(x + y.real) * 2"
+    body += (
+        "return torch.fft.irfft(f), (x / 2 - y).conj().T, torch.tanh(z @ z.mH).abs(), torch.view_as_real(x + y.real)"
+    )
     given = ("torch.randn(5, 16, dtype=torch.complex64)", "torch.randn(16, dtype=torch.complex64)")
     plan = write(fp := functional("spectra", Case(body, *given)), CpuParameters())
-    assert plan is not None and set(plan.library) == {"fft_rfft", "fft_irfft", "mH", "matmul"}
+    assert plan is not None and set(plan.library) == {"fft_rfft", "fft_irfft", "tanh"}
     scope: dict = {}
     exec(fp.problem.source, scope)
     x, y = scope["get_inputs"]()
@@ -132,9 +138,26 @@ def test_complex_tensors_come_from_the_library_and_go_to_it(tmp_path: Path) -> N
         torch.testing.assert_close(ours, theirs)
 
 
-def test_a_complex_number_in_a_module_is_refused_with_what_to_write() -> None:
-    with pytest.raises(AssertionError, match=r"the number 1j; write it with torch\.complex"):
-        functional("literal", Case("return (x + 1j * y).abs()", "torch.randn(5)", "torch.randn(5)"))
+def test_a_complex_number_that_is_no_operand_is_refused_with_what_to_write() -> None:
+    with pytest.raises(AssertionError, match=r"the number 1j as no operand; write it with torch\.complex"):
+        functional("literal", Case("return (1j**x).abs() + y", "torch.randn(5)", "torch.randn(5)"))
+
+
+def test_spectra_are_filtered_by_kernels_between_transforms(tmp_path: Path) -> None:
+    """A layer of a Fourier neural operator: zeros that are written to, and a product for each frequency."""
+    body = "f = torch.fft.rfft2(x); o = torch.zeros(2, 6, 16, 9, dtype=torch.cfloat); t = torch.tensor([1j, 2]); "
+    body += "o[:, :, :5, :5] = torch.einsum('bixy,ioxy->boxy', f[:, :, :5, :5], self.w); o[:, :, -5:, :2] *= 2j; "
+    body += "return torch.fft.irfft2(o, s=(16, 16)) + y, torch.full((3,), 1j).imag, (t * f[0, 0, :, :2]).real"
+    init = "torch.manual_seed(1); self.w = nn.Parameter(torch.randn(4, 6, 5, 5, dtype=torch.cfloat))"
+    fp = functional("fno", Case(body, "torch.randn(2, 4, 16, 16)", "torch.randn(16)", init))
+    plan = write(fp, CpuParameters())
+    assert plan is not None and set(plan.library) == {"fft_rfft2", "fft_irfft2"}
+    scope: dict = {}
+    exec(fp.problem.source, scope)
+    model, inputs = scope["Model"](), scope["get_inputs"]()
+    found = numbers.caller(plan, fp, tmp_path)(*numbers.tensors_of(fp, model, inputs))
+    for ours, theirs in zip(found, model(*inputs), strict=True):
+        torch.testing.assert_close(ours, theirs.detach())
 
 
 def test_a_small_batch_is_no_number(tmp_path: Path) -> None:

@@ -198,7 +198,12 @@ class _Walk:
                 "make it a buffer with register_buffer, so that it can be passed to a kernel."
             )
         node.meta["val"] = tensor
-        self._add(node, "torch.tensor", (_nested(tensor.tolist()),), {"dtype": str(tensor.dtype)})
+        if tensor.is_complex():
+            parts = (tensor.real, tensor.imag)
+            re, im = (self._made("part", "torch.tensor", (_nested(p.tolist()),), spec_of(p)) for p in parts)
+            self._add(node, "aten.complex.default", (re, im), {})
+        else:
+            self._add(node, "torch.tensor", (_nested(tensor.tolist()),), {"dtype": str(tensor.dtype)})
 
     def _getitem(self, node: fx.Node) -> None:
         source, index = self.value[node.args[0]], node.args[1]  # type: ignore[index]
@@ -214,7 +219,7 @@ class _Walk:
         return str(own or f"{source.name}_{index}")
 
     def _call(self, node: fx.Node, op: OpOverload) -> None:
-        args = tuple(self._convert(a) for a in node.args)
+        args = tuple(self._argument(node, op, n, a) for n, a in enumerate(node.args))
         kwargs = {k: self._convert(v) for k, v in node.kwargs.items() if k not in _DROPPED_KWARGS}
         name = op._schema.name.removeprefix("aten::")
         known = operator(name)
@@ -230,6 +235,8 @@ class _Walk:
             self._add(node, "aten.to.dtype", (args[0], str(node.meta["val"].dtype)), {})
         elif _is_transpose(known.transposes, node.meta["val"]):
             self._add(node, "aten.transpose.int", (args[0], 0, 1), {})
+        elif _is_full(op) and isinstance(args[1], Ref):
+            self._add(node, "aten.expand.default", (args[1], args[0]), {})
         elif name == "view" and op._overloadname == "dtype":
             self._add(node, "aten.view.dtype", (args[0], str(node.meta["val"].dtype)), {})
         elif known.reshape or _reshapes(node, name):
@@ -324,11 +331,32 @@ class _Walk:
         if isinstance(value, torch.device):
             return value.type
         if isinstance(value, complex):
-            told = (
-                f"an operator takes the number {value}; write it with torch.complex(real, imaginary), of two tensors."
-            )
+            told = f"an operator takes the number {value} as no operand; write it with torch.complex, of two tensors."
             raise ProblemError(f"{self.name}: {told}")
         raise ProblemError(f"{self.name}: an operator takes a {type(value).__name__}, which cannot be written down.")
+
+    def _argument(self, node: fx.Node, op: OpOverload, place: int, value: Any) -> Value:
+        """Return an argument; a complex number where a tensor may stand, or in `full`, as one."""
+        if isinstance(value, complex) and (op._schema.arguments[place].type.kind() == "TensorType" or _is_full(op)):
+            return self._number(node, value)
+        return self._convert(value)
+
+    def _number(self, node: fx.Node, value: complex) -> Ref:
+        """Return a complex number as a tensor made of its parts, as wide as the tensors beside it: it widens none."""
+        beside = [n.meta["val"] for n in (node, *node.all_input_nodes)]
+        wide = any(isinstance(t, Tensor) and t.dtype in {torch.float64, torch.complex128} for t in beside)
+        part = TensorSpec((), "float64" if wide else "float32")
+        re, im = (self._made("part", "torch.tensor", (number,), part) for number in (value.real, value.imag))
+        whole = TensorSpec((), "complex128" if wide else "complex64")
+        return self._made("number", "aten.complex.default", (re, im), whole)
+
+    def _made(self, wanted: str, op: str, args: tuple[Value, ...], spec: TensorSpec) -> Ref:
+        """Add an operator that was not recorded."""
+        kwargs = (("dtype", f"torch.{spec.dtype}"),) if op == "torch.tensor" else ()
+        name = self._fresh(wanted)
+        self.nodes.append(Node(name, op, args, kwargs, (spec,)))
+        self.specs[name] = (spec,)
+        return Ref(name)
 
     def _add(
         self,
@@ -385,6 +413,10 @@ def _is_number(argument: ScalarArgument) -> bool:
 
 def _is_idle_dropout(args: tuple[Value, ...]) -> bool:
     return args[1] == 0 or args[2] is False
+
+
+def _is_full(op: OpOverload) -> bool:
+    return op._schema.name == "aten::full"
 
 
 def _nested(value: Any) -> Any:

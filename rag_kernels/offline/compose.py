@@ -54,7 +54,7 @@ from rag_kernels.offline.ir.wellformed import Checker
 from rag_kernels.offline.lowering.coverage import RULES
 from rag_kernels.offline.lowering.lower import FEW_AGAIN, MANY_AGAIN, WRITTEN_OUT, Lowering
 from rag_kernels.offline.lowering.steps import Library, Lowered
-from rag_kernels.offline.lowering.which_products import product_rules
+from rag_kernels.offline.lowering.which_products import ours_of_complex, product_rules
 from rag_kernels.offline.tuning import END as PARAMETERS_END
 from rag_kernels.offline.tuning import Parameters
 
@@ -84,7 +84,7 @@ def write(
     if fp.uses_random:
         return None
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
-    fp = with_parts_of_complex(with_cells_written_out(fp))
+    fp = with_parts_of_complex(with_cells_written_out(fp), ours_of_complex(parameters.products, backend))
     if fp.step is not None:
         return write_step(fp, parameters, foreign=foreign, bare=bare)
     made = planned(fp, parameters)
@@ -198,7 +198,8 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
 def stopped_at(fp: FunctionalProblem, parameters: Parameters) -> tuple[str, ...]:
     """Return the operators that stay with the library, each with the reason in parentheses."""
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
-    stopped = Lowering(with_parts_of_complex(with_cells_written_out(fp))).run(RULES | product_rules(2, backend)).stopped
+    fp = with_parts_of_complex(with_cells_written_out(fp), ours_of_complex(2, backend))
+    stopped = Lowering(fp).run(RULES | product_rules(2, backend)).stopped
     return tuple(told if told.endswith(")") else f"{told} (no rule)" for told in stopped)
 
 

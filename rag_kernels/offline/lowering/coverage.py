@@ -51,6 +51,7 @@ from rag_kernels.offline.lowering.rules.order import (
 )
 from rag_kernels.offline.lowering.rules.place import (
     cat_or_bordered,
+    centred,
     copy,
     diagonal,
     diff,
@@ -368,6 +369,8 @@ _OWN: dict[str, Rule] = {name: pointwise(function) for name, function in POINTWI
     "pad": pad,
     "constant_pad_nd": pad,
     "roll": roll,
+    "fft_fftshift": centred(back=False),
+    "fft_ifftshift": centred(back=True),
     "repeat": repeat,
     "tile": repeat,
     "repeat_interleave": repeat_interleave,

@@ -6,9 +6,11 @@ Comes in: a choice (none, where likely faster, all) and the backend. Goes out: t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from rag_kernels.eval.aten import base_name
-from rag_kernels.eval.records import Backend, Node
+from rag_kernels.eval.records import Backend, Node, Value
 from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
@@ -23,6 +25,7 @@ THIN_DEPTH = 512  # of a product of few columns: its rows stay in a cache while 
 
 
 FEW_TAPS = 64  # of a convolution of few filters
+VECTOR = 16  # elements of a row that vectors run along
 
 
 ATTENTION = "scaled_dot_product_attention"
@@ -54,21 +57,29 @@ OF_MATRICES = ("linear", "matmul", "mm", "bmm")
 OF_VECTORS = ("mv", "dot", "vdot")
 
 
-def likely_faster(lowering: Lowering, node: Node, backend: Backend) -> bool:
-    """Return whether the generated product is likely to beat the library's.
+def factors_of(node: Node) -> tuple[Value, ...]:
+    """Return the factors of a product."""
+    factors = node.args[1] if base_name(node.op) == "einsum" else node.args[:2]
+    return factors if isinstance(factors, tuple) else ()
+
+
+def likely_faster(node: Node, shapes: Sequence[tuple[int, ...]], backend: Backend, *, half: bool = False) -> bool:
+    """Return whether the generated product is likely to beat the library's, by the shapes of its factors.
 
     Both variants are drafted, so the judge has the last word. Depthwise convolutions and matrix-vector products run as
     plain reductions, limited by memory. On a GPU strict fp32 transposed and 3-D convolutions of the library are far
     from the floor; on a CPU its pointwise ones are.
     """
     name = base_name(node.op)
-    if is_rearrangement(node) or is_thin(lowering, node):
+    if is_rearrangement(node) or is_thin(node, shapes):
+        return True
+    if backend == "cpu" and name == "einsum" and not half and runs_along_both(node, shapes):
         return True
     if not name.startswith("conv") and name not in {"matmul", "mm", *OF_VECTORS}:
         return False
-    if is_half(lowering, node) and name not in OF_VECTORS:
+    if half and name not in OF_VECTORS:
         return False
-    first, second = shape_of(lowering, node.args[0]), shape_of(lowering, node.args[1])
+    first, second = shapes
     if not name.startswith("conv"):
         return len(second) == 1 or 1 in (second[-1], math.prod(first[:-1]))
     if second[1] == 1 and second[0] == first[1]:
@@ -76,17 +87,15 @@ def likely_faster(lowering: Lowering, node: Node, backend: Backend) -> bool:
     return (name.endswith("3d") or "transpose" in name) if backend == "cuda" else math.prod(second[2:]) == 1
 
 
-def is_thin(lowering: Lowering, node: Node) -> bool:
+def is_thin(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
     """Return whether a product sums so little for each element, or has so few columns, that memory bounds it.
 
     Tiles gain nothing there, and what stands before and behind it is fused.
     """
     name = base_name(node.op)
     if name == "einsum":
-        operands = node.args[1]
-        if not isinstance(operands, tuple) or len(operands) != 2:
+        if len(shapes) != 2:
             return False
-        shapes = [shape_of(lowering, operand) for operand in operands]
         (left, right), output = letters_of(str(node.args[0]), [len(shape) for shape in shapes])
         sizes = dict(zip(left, shapes[0], strict=False)) | dict(zip(right, shapes[1], strict=False))
         depth = math.prod(sizes[x] for x in {*left, *right} - set(output))
@@ -95,19 +104,32 @@ def is_thin(lowering: Lowering, node: Node) -> bool:
             for side, other in ((left, right), (right, left))
         ]
     elif name in {"linear", "matmul", "mm", "bmm"}:
-        first, second = shape_of(lowering, node.args[0]), shape_of(lowering, node.args[1])
+        first, second = shapes
         if len(first) < 2 or len(second) < 2:
             return False
         depth, columns = first[-1], second[0] if name == "linear" else second[-1]
         sides = [math.prod(first[:-1]), columns]
     elif name in {"conv1d", "conv2d", "conv3d"}:
-        weight = shape_of(lowering, node.args[1])
+        weight = shapes[1]
         groups = given(node, 6, "groups", 1)
         return weight[0] // groups < LEAST_ROWS and math.prod(weight[1:]) <= FEW_TAPS
     else:
         return False
     few = sides[1] < LEAST_ROWS or max(sides) < LEAST_COLUMNS
     return depth <= WRITTEN_OUT or min(sides) == 1 or (few and depth <= THIN_DEPTH)
+
+
+def runs_along_both(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Return whether both operands and the result of an einsum end in the same letters, along which vectors run.
+
+    The library would move these to the front and multiply many small matrices.
+    """
+    if len(shapes) != 2:
+        return False
+    (left, right), output = letters_of(str(node.args[0]), [len(shape) for shape in shapes])
+    ends = zip(left[::-1], right[::-1], output[::-1], strict=False)
+    shared = len([*takewhile(lambda letters: len({*letters}) == 1, ends)])
+    return shared > 0 and math.prod(shapes[0][-shared:]) >= VECTOR
 
 
 def is_rearrangement(node: Node) -> bool:
@@ -126,7 +148,8 @@ def only_where_faster(rule: Rule, backend: Backend) -> Rule:
     """Return the rule restricted to nodes for which the generated product is likely faster."""
 
     def chosen(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
-        if not likely_faster(lowering, node, backend):
+        shapes = [shape_of(lowering, factor) for factor in factors_of(node)]
+        if not likely_faster(node, shapes, backend, half=is_half(lowering, node)):
             raise ir.Unfusable("left to the library")
         return rule(lowering, node)
 
@@ -158,6 +181,11 @@ def knowing_its_dtype(rule: Rule) -> Rule:
         return found
 
     return chosen
+
+
+def ours_of_complex(whose: int, backend: Backend) -> Callable[[Node, Sequence[tuple[int, ...]]], bool]:
+    """Return which products of complex matrices are taken apart: as `product_rules` has it for real ones."""
+    return lambda node, shapes: whose == 2 or (whose == 1 and likely_faster(node, shapes, backend))
 
 
 def product_rules(whose: int, backend: Backend) -> dict[str, Rule]:

@@ -141,6 +141,23 @@ def roll(lowering: Lowering, node: Node) -> ir.Value:
     return value if value.shape == shape else lowering.view(value, shape)
 
 
+def centred(*, back: bool) -> Rule:
+    """Return the rule of `fftshift`, or of what takes it back: a roll by half of the length."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        value, dims = lowering.value(given(node, 0)), given(node, 1, "dim")
+        every = range(len(value.dims)) if dims is None else dims if isinstance(dims, tuple) else (dims,)
+        for dim in (d % len(value.dims) for d in every):
+            group, count = loop(value.shape[dim]), length(lowering, value, dim)
+            here = iota(lowering, group, len(value.dims) - 1 - dim)
+            half: Pointwise = (lambda n: quotient(n, 2)) if back else (lambda n: n - quotient(n, 2))
+            place = lowering.op(lambda i, n, half=half: rest(i + half(n), n), here, count)
+            value = at(lowering, value, dim, place, group)
+        return value
+
+    return rule
+
+
 def rolled(shift: int, *, far: bool) -> Pointwise:
     """Return from where an element comes that moved by `shift`; `far`: by more than the length."""
     if far:

@@ -27,11 +27,20 @@ FEW_LANES = 64  # rows of a block of products, so that weights are dequantised o
 
 def operand(lowering: Lowering, value: ir.Value) -> ir.Value:
     """Return a factor, stored first if it costs more than a few operations: it is read many times."""
-    if not is_cheap(value, loads=FEW_LOADS):
+    if not is_cheap(value, loads=FEW_LOADS) or is_column(value):
         return lowering.reload_laid(value)
     if value.dtype not in SUMMED:
         raise ir.Unfusable(f"a product of {value.dtype}")
     return value
+
+
+def is_column(value: ir.Value) -> bool:
+    """Return whether a value is one of the columns of a tensor, such as all real parts: no vector is loaded of it."""
+    found = strip(value)
+    if not isinstance(found, ir.Load) or not found.index:
+        return False
+    last = found.index[-1]
+    return isinstance(last, ir.Form) and not last.terms and ir.size_of(found.stored[-1]) > 1
 
 
 def of_factors(lowering: Lowering, left: ir.Value, right: ir.Value, last: int) -> ir.Value:
