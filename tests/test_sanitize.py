@@ -157,6 +157,11 @@ HONEST = {
       for (std::thread& one : others) one.join();
       MUST(total == 3);""",
 }
+VECTOR = struct.pack("<5q", 2, 32, 1, SIZE, 4 * SIZE)
+# One call on a vector of ones, in the form that `rag_driver.cpp` reads.
+ONES_CALL = base64.b64encode(
+    struct.pack("<q", 3) + VECTOR + struct.pack("<f", 1.0) * SIZE + struct.pack("<q", 4) + VECTOR
+).decode()
 LAYOUT = "MUST(personality(0xffffffff) & ADDR_NO_RANDOMIZE);"
 
 
@@ -186,10 +191,7 @@ def one_core(programs: dict[str, Path]) -> Iterator[Workers]:
 
 
 def run(workers: Workers, program: Path) -> Any:
-    """One call on a vector of ones, in the form that `rag_driver.cpp` reads."""
-    vector = struct.pack("<5q", 2, 32, 1, SIZE, 4 * SIZE)
-    call = struct.pack("<q", 3) + vector + struct.pack("<f", 1.0) * SIZE + struct.pack("<q", 4) + vector
-    payload = {"checked": "", "raced": str(program), "gpu": False, "calls": [base64.b64encode(call).decode()]}
+    payload = {"checked": "", "raced": str(program), "gpu": False, "calls": [ONES_CALL]}
     (report,) = workers.call("rag_kernels.eval.instruments.sanitizers:run", payload, deadline_s=100)["reports"]
     return report
 
@@ -213,6 +215,31 @@ def test_what_openmp_orders_is_no_race(one_core: Workers, programs: dict[str, Pa
 )
 def test_a_randomized_layout_is_not_in_the_way(one_core: Workers, programs: dict[str, Path]) -> None:
     assert run(one_core, programs["layout"])["ran"] == ("thread",)
+
+
+VECTORS = """
+  #pragma omp parallel for
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m256 v = _mm256_add_ps(_mm256_loadu_ps(x + i / 8), _mm256_maskload_ps(out + i, _mm256_set1_epi32(-1)));
+    STORE
+  }"""
+BACK = {
+    "puts back": "_mm256_maskstore_ps(out + i, _mm256_set1_epi32(-1), v);",
+    "leaves": "float some[8]; _mm256_storeu_ps(some, v); std::copy(some, some + std::min<int64_t>(8, n - i), out + i);",
+}
+
+
+def test_what_is_put_back_behind_an_output_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of 1003 floats is a whole vector of eight and a part of one: each store there is looked at."""
+    monkeypatch.chdir(tmp_path)
+    texts = ["#include <immintrin.h>\n" + source(VECTORS.replace("STORE", store)) for store in BACK.values()]
+    built = build([(checked(text), "cpu-checked") for text in texts], tools=toolchain(), cache=tmp_path)
+    found = []
+    for one in built:
+        assert isinstance(one, Built), one
+        payload = {"checked": str(one.library), "raced": "", "gpu": False, "calls": [ONES_CALL]}
+        found.append([what for _, what in sanitizers.run(payload)["reports"][0]["found"]])
+    assert found == [["what lies behind an output is read, and put back as it was"], []]
 
 
 def test_a_source_that_needs_more_than_the_runtime_has_does_not_link(tmp_path: Path) -> None:
