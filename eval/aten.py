@@ -54,6 +54,7 @@ class Operator:
     elementwise: bool = False  # each element of its result comes of the elements at the same place
     jumps: bool = False  # its result moves by a step where its operand passes a number
     fades: bool = False  # has a side on which its result goes to nothing, or to its argument, and is exact there
+    near: bool = False  # each element of its result is a sum over places near to its own
     largest: bool = False  # looks for the largest, or smallest, of many
     class_numbers: bool = False  # a loss whose second argument holds class numbers, one of which it leaves out
 
@@ -156,7 +157,8 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("rms_norm cosine_similarity pairwise_distance", _FUNCTION),
     ("mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy_with_logits", _FUNCTION),
     ("binary_cross_entropy triplet_margin_loss hinge_embedding_loss margin_ranking_loss", _FUNCTION),
-    ("poisson_nll_loss soft_margin_loss avg_pool1d avg_pool2d avg_pool3d", _FUNCTION),
+    ("poisson_nll_loss soft_margin_loss", _FUNCTION),
+    ("avg_pool1d avg_pool2d avg_pool3d", replace(_FUNCTION, near=True)),
     ("nll_loss_nd", Operator(class_numbers=True)),
     ("cosine_embedding_loss adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d", Operator()),
     ("nll_loss", replace(_FUNCTION, literal_numbers=True, class_numbers=True)),
@@ -171,9 +173,10 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("addmm baddbmm", replace(_ADDED_TO_PRODUCT, one_hot=((2, "columns"), (1, "rows")))),
     ("addbmm addmv", _ADDED_TO_PRODUCT),
     ("_scaled_mm", replace(_PRODUCT, added=4)),
-    ("convolution", replace(_PRODUCT, added=2)),
-    ("conv1d conv2d conv3d", replace(_PRODUCT, in_functional=True, one_hot=((1, "first"),))),
-    ("conv_transpose1d conv_transpose2d conv_transpose3d bilinear", replace(_PRODUCT, in_functional=True)),
+    ("convolution", replace(_PRODUCT, added=2, near=True)),
+    ("conv1d conv2d conv3d", replace(_PRODUCT, in_functional=True, one_hot=((1, "first"),), near=True)),
+    ("conv_transpose1d conv_transpose2d conv_transpose3d", replace(_PRODUCT, in_functional=True, near=True)),
+    ("bilinear", replace(_PRODUCT, in_functional=True)),
     ("scaled_dot_product_attention", replace(_ATTENTION, in_functional=True)),
     ("_scaled_dot_product_flash_attention_for_cpu", _ATTENTION),
     ("lstm gru rnn_tanh rnn_relu", Operator(cost="recurrent", literal_numbers=True, random_if=("dropout", "train"))),
@@ -212,7 +215,8 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     # Other layouts, gathers, scatters.
     ("cat stack flip roll repeat", replace(_LAYOUT, exact=True)),
     ("fft_fftshift fft_ifftshift", replace(_LAYOUT, exact=True)),
-    ("tile repeat_interleave meshgrid unfold", _LAYOUT),
+    ("tile repeat_interleave meshgrid", _LAYOUT),
+    ("unfold", replace(_LAYOUT, near=True)),
     ("tril triu", replace(_LAYOUT, reads_in_part=True)),
     ("pad", replace(_LAYOUT, in_functional=True)),
     ("one_hot pixel_shuffle pixel_unshuffle", Operator(cost="layout", in_functional=True)),

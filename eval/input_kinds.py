@@ -30,6 +30,9 @@ DISORDER = "irregular order"
 UNEVEN = "uneven steps"
 # What a module keeps in buffers, nearly: a hole in a mask, a few numbers in each other's places.
 KEPT = "buffers nearly as they are"
+# Of sums over a few neighbours: a line of numbers ten million times as large as all others, which are to be as exact
+# behind it as before.
+BURST = "after a burst"
 # Rows of kinds of their own, a spike or all below zero beside ordinary ones: what is tried under other circumstances,
 # at other sizes and by other teams of threads, where a kind each would be too many.
 MIXED = "rows of several kinds"
@@ -77,6 +80,7 @@ SPECIAL = (
     NEARLY,
     UNEVEN,
     KEPT,
+    BURST,
     FADING,
     WHOLE,
     "faint",

@@ -71,6 +71,7 @@ FORGIVEN = tuple(
         "ignored targets",
         "indices from the end",
         "buffers nearly as they are",
+        "after a burst",
         "initcheck",
     )
 )

@@ -12,6 +12,7 @@ from rag_kernels.eval.aten import Operator, base_name, operator
 from rag_kernels.eval.index_ties import as_they_are, names_in
 from rag_kernels.eval.input_kinds import (
     BRINK,
+    BURST,
     CLUSTERS,
     CREST,
     DEEP,
@@ -191,6 +192,8 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
     if kind in FAR_PARAMETERS:
         own = [a.spec for a in fp.tensors if a.role == "parameter" and "float" in a.spec.dtype]
         return any(kind == LARGE_PARAMETERS or len(spec.shape) < 2 for spec in own)
+    if kind == BURST:
+        return any(t.near for t in traits)
     if kind == SIDES:
         return repeats_itself(fp)
     if kind == SAME_SUMS:

@@ -5,9 +5,11 @@ from functools import partial
 import pytest
 import torch
 
+from rag_kernels.eval.input_kinds import BURST
 from rag_kernels.eval.machine.full_memory import ran_out_of_memory
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.cut_factors import BITS, COARSER, goes_with, middle
+from rag_kernels.eval.numerics.input_draws import redraw
 from rag_kernels.eval.numerics.octaves import small_fault
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
 
@@ -43,6 +45,20 @@ def test_what_is_small_because_it_cancels_is_no_fault(dtype: torch.dtype) -> Non
     for part in blocked:
         one_by_one += part
     assert small_fault(one_by_one.to(dtype), own, exact) is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(96, 512), (4, 2, 64, 64)])
+def test_a_running_sum_in_floats_is_less_exact_behind_a_burst(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Sums of neighbours are as exact there as anywhere, in whatever order; by what their row has neither shows."""
+    x = redraw(BURST, torch.zeros(shape, dtype=dtype), torch.Generator().manual_seed(1))
+    wide = x.double().unfold(-1, 17, 1)
+    exact, own = wide.sum(-1), wide.float().sum(-1).to(dtype)
+    sums = torch.nn.functional.pad(x.float().cumsum(-1), (1, 0))
+    running, other = (sums[..., 17:] - sums[..., :-17]).to(dtype), wide.flip(-1).float().sum(-1).to(dtype)
+    assert bool(torch.isfinite(own).all()) and float(own.float().abs().max()) > 1e4 * float(own.float().abs().median())
+    assert small_fault(other, own, exact, near=True) is None and small_fault(running, own, exact) is None
+    assert small_fault(running, own, exact, near=True) is not None
 
 
 def kept(value: torch.Tensor, bits: int) -> torch.Tensor:

@@ -240,9 +240,9 @@ class Reference:
             case ComputeAnswer(draw, noisy, moved):
                 self.kept.clear()  # a GPU's memory may be needed
                 reply = self.answers.compute(draw, noisy=noisy, moved=moved)
-            case CheckOutputs(draw, taken, limits, noisy, settle):
+            case CheckOutputs(draw, taken, limits, noisy, settle, near):
                 self.kept.clear()
-                reply = self.answers.check(self._outputs(taken), draw, limits, noisy=noisy, settle=settle)
+                reply = self.answers.check(self._outputs(taken), draw, limits, noisy=noisy, settle=settle, near=near)
             case ShowPrecision(draw, taken, ordinary):
                 outputs = self._outputs(taken)
                 reply = self.answers.kept_bits(outputs, draw) if ordinary else self.answers.precision(outputs, draw)

@@ -130,23 +130,24 @@ class RightAnswers:
         *,
         noisy: bool,
         settle: bool = False,
+        near: bool = False,
     ) -> Checked:
         """Compare outputs with the answer of a draw, or with one computed now for the current content.
 
         `limits` are error ratios, of the root mean square and of the largest error. Where small elements are off, or
-        equals may be taken in another order, it can be told to `settle` that, on the answer's own content. Raises as
-        `compute` does.
+        equals may be taken in another order, it can be told to `settle` that, on the answer's own content. `near` holds
+        small elements to themselves, whatever else is in their row. Raises as `compute` does.
         """
         answer = self.answers[draw] if draw is not None else self._compute()
         if noisy and draw is None:
             answer.noise = self._noise(answer, operands=self.operands)
         outputs = [got.to(self.module.device) for got in outputs]
-        results = self._compared(outputs, answer, limits, settle=settle)
+        results = self._compared(outputs, answer, limits, settle=settle, near=near)
         if self.takes_any and not all(result.ok for result in results):
             if not settle:
                 results = [replace(result, unsettled=not result.ok) for result in results]
             elif (other := self._in_their_order(outputs, answer)) is not None:
-                results = self._compared(outputs, other, limits, settle=settle)
+                results = self._compared(outputs, other, limits, settle=settle, near=near)
         self._release()
         return Checked(tuple(results))
 
@@ -169,7 +170,7 @@ class RightAnswers:
         return None if exact is None else self._without_steps(Answer(own, exact, "fp64"))
 
     def _compared(
-        self, outputs: Outputs, answer: Answer, limits: tuple[float, float] | None, *, settle: bool
+        self, outputs: Outputs, answer: Answer, limits: tuple[float, float] | None, *, settle: bool, near: bool
     ) -> list[Comparison]:
         """Compare outputs with an answer, one by one."""
         noise = answer.noise or [None] * len(answer.oracle)
@@ -189,7 +190,7 @@ class RightAnswers:
                 told = rounded_as_owed(got, answer.reference[at], answer.oracle[at], self._again(at, exact_stays=False))
                 results[at] = Comparison(False, result.ratio, told) if told else result
             elif answer.kind == "fp64" and got.is_floating_point():
-                results[at] = self._where_small(result, got, at, answer, known)
+                results[at] = self._where_small(result, got, at, answer, known, near=near)
         if answer.kind == "fp64" and answer.noise is None:  # of ordinary contents
             given = zip(results, outputs, answer.reference, answer.oracle, strict=True)
             results = [replace(r, rounding=rounding_fault(g, own, o, longest=self.longest)) for r, g, own, o in given]
@@ -387,10 +388,18 @@ class RightAnswers:
             yield results[at]
 
     def _where_small(
-        self, result: Comparison, got: torch.Tensor, at: int, answer: Answer, noise: list[torch.Tensor | None] | None
+        self,
+        result: Comparison,
+        got: torch.Tensor,
+        at: int,
+        answer: Answer,
+        noise: list[torch.Tensor | None] | None,
+        *,
+        near: bool,
     ) -> Comparison:
         """Return the result of an output that is right by its rows: wrong where its small elements are."""
-        found = small_fault(got, answer.reference[at], answer.oracle[at], noise=noise[at] if noise else None)
+        mine = noise[at] if noise else None
+        found = small_fault(got, answer.reference[at], answer.oracle[at], noise=mine, near=near)
         if found is None:
             return result
         return Comparison(False, result.ratio, found.told, relative=found.error, unsettled=noise is None)

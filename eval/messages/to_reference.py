@@ -180,7 +180,7 @@ class CheckOutputs:
     """Compare outputs with the answer for a draw, or (None) with one for the current content: `Checked`.
 
     They are those that were taken under a number, or (None) those in the arena of submitted outputs. `limits`: R_rms
-    and R_max as calibrated for the problem.
+    and R_max as calibrated for the problem. `near`: small elements are held to themselves, and not to their row.
     """
 
     draw: int | None
@@ -189,6 +189,7 @@ class CheckOutputs:
     noisy: bool = False  # of the current content: measure what honest rounding may do there, as on special values
     # The content is there: measure that where small elements are off, and follow the order in which equals were taken.
     settle: bool = False
+    near: bool = False
 
 
 @dataclass(frozen=True, slots=True)

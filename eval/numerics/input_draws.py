@@ -14,6 +14,7 @@ import torch
 
 from rag_kernels.eval.input_kinds import (
     BRINK,
+    BURST,
     CLUSTERS,
     CREST,
     DEEP,
@@ -54,6 +55,7 @@ from rag_kernels.eval.numerics.arranged_inputs import lines_of
 
 LARGEST = {torch.float16: 1e3, torch.float8_e4m3fn: 1e2, torch.float8_e5m2: 1e4}  # large numbers
 MIX, SPIKES = ("spikes", "spikes", "ordinary", "low", "few spikes", "large"), 3  # of rows; in one
+LOUD = {torch.float16: 1e3}  # of a burst, in which what is larger overflows
 EDGE = 16  # elements of a tail: the width of a vector
 MANY = 16  # lines of a parameter, of which three may be lost
 FEW = 8  # elements: too few for any of them to be zero
@@ -122,6 +124,8 @@ def redraw(
         return (size * normal.sign() if bool((own < 0).any()) else size).to(own.dtype)
     if kind == CLUSTERS:
         drawn = _clusters(normal, generator, several=first)
+    elif kind == BURST:
+        drawn = _burst(normal, generator, LOUD.get(dtype or own.dtype, 1e4))
     elif kind == "large" and (greatest := LARGEST.get(dtype or own.dtype)):  # in which what is larger is infinite
         drawn = greatest * normal
     else:
@@ -322,6 +326,25 @@ def _twins(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     at = torch.randint(0, rows.shape[1], (len(few), 1), generator=generator, device=x.device)
     rows[1::2] = rows[: 2 * len(few) : 2].scatter_add(1, at, 3 + few.gather(1, at).abs())
     return rows.reshape(x.shape)
+
+
+def _burst(x: torch.Tensor, generator: torch.Generator, loud_as: float) -> torch.Tensor:
+    """Make of each part along the first dimension all faint but one line across, in the middle third of its last
+    dimension, or of every other part in that of the one before, where there is one: what follows sees it, or does not.
+    """
+    parts = 1e-3 * (x if x.dim() > 1 else x.reshape(1, -1))
+    loud = torch.zeros(parts.shape, dtype=torch.bool, device=x.device)
+    turn = torch.arange(len(parts), device=x.device) + torch.randint(2, (1,), generator=generator, device=x.device)
+    for which, dim in ((0, -1), (1, -2)) if parts.dim() > 2 else ((None, -1),):
+        size = parts.shape[dim]
+        place = (size + torch.randint(max(1, size), (len(parts),), generator=generator, device=x.device)) // 3
+        shape = [1] * parts.dim()
+        shape[dim] = size
+        at = torch.arange(size, device=x.device).reshape(shape)
+        chosen = turn % 2 == which if which is not None else turn >= 0
+        across = (len(parts), *(1 for _ in shape[1:]))
+        loud |= (at == place.reshape(across)) & chosen.reshape(across)
+    return torch.where(loud, loud_as * (parts.sign() + 1e3 * parts), parts).reshape(x.shape)
 
 
 def _sorted_rows(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

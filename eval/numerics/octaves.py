@@ -48,18 +48,24 @@ class Octave:
 
 
 def small_fault(
-    got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, *, noise: torch.Tensor | None = None
+    got: torch.Tensor,
+    reference: torch.Tensor,
+    oracle: torch.Tensor,
+    *,
+    noise: torch.Tensor | None = None,
+    near: bool = False,
 ) -> Octave | None:
     """Return the octave in which an output that is right by its rows is most wrong, if there is one.
 
-    `noise` is the error of runs with amplified rounding, element by element, where it is known.
+    `noise` is the error of runs with amplified rounding, element by element, where it is known. An element may be off
+    by a rounding of what its row has, but where results are sums of what is `near` to them.
     """
     size, at = got.element_size(), _sample(got)
     if len(at) < LEAST or not _may_be_off(got, oracle, at):
         return None
     found = [
         octave
-        for octave in octaves(got, reference, oracle, at, noise=noise)
+        for octave in octaves(got, reference, oracle, at, noise=noise, near=near)
         if octave.error > max(GROSS[size], LIMITS[size] * octave.own) and octave.off > FEW
     ]
     return max(found, key=lambda octave: octave.error, default=None)
@@ -88,6 +94,7 @@ def octaves(
     at: torch.Tensor,
     *,
     noise: torch.Tensor | None = None,
+    near: bool = False,
 ) -> Iterator[Octave]:
     """Yield the octaves of a sample of an output that have enough elements, the least first."""
     unit, rows, count = UNIT_ROUNDOFF[got.dtype], rows_of(got), got.numel()
@@ -97,8 +104,9 @@ def octaves(
         if noise is not None:
             own = torch.maximum(own, noise.reshape(-1)[at].double() / NOISE_SHARE)
         sound = torch.isfinite(exact) & torch.isfinite(own) & torch.isfinite(mine) & (exact != 0)
-        scale = _row_scale(oracle, rows)[at // (count // rows)]
-        own = torch.maximum(own, UNIT_ROUNDOFF[torch.float32 if got.element_size() < 8 else torch.float64] * scale)
+        if not near:
+            scale = _row_scale(oracle, rows)[at // (count // rows)]
+            own = torch.maximum(own, UNIT_ROUNDOFF[torch.float32 if got.element_size() < 8 else torch.float64] * scale)
         own = torch.maximum(own, unit * exact.abs())
         exponent = torch.frexp(exact).exponent
         if not bool(sound.any()):

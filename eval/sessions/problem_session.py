@@ -38,6 +38,7 @@ from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, tensor_bytes
 from rag_kernels.eval.input_kinds import (
     AT_CONSTANTS,
+    BURST,
     CONSTANT_ROWS,
     DISORDER,
     EDGES,
@@ -590,7 +591,8 @@ class ProblemSession:
             self.ask(ComputeAnswer(answer, noisy), Answered, deadline_s=limit_s)
             self.answered.add(answer)
         self._submit(outputs)
-        request = CheckOutputs(answer, outputs.number, limits, noisy)
+        near = draw is not None and draw == self.kinds.get(BURST)
+        request = CheckOutputs(answer, outputs.number, limits, noisy, near=near)
         results = self.ask(request, Checked, deadline_s=limit_s).results
         if any(result.unsettled for result in results):
             self.write(recipe)

@@ -18,6 +18,7 @@ from rag_kernels.eval.input_kinds import (
     ALIKE,
     BEGUN,
     BRINK,
+    BURST,
     DISORDER,
     FADING,
     FAR_APART,
@@ -57,7 +58,7 @@ GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5, RAISED: 0.5, LOWERED:
 GROSS_ELSE = 0.05
 FLUSHED = "subnormals flushed"
 SOFT = frozenset(
-    {"tiny", BRINK, DISORDER, FADING, FAR_APART, HUGE, KEPT, MASKED, NEARLY, PEAKS, ROOTS, UNEVEN, WHOLE, *TWICE}
+    {"tiny", BRINK, BURST, DISORDER, FADING, FAR_APART, HUGE, KEPT, MASKED, NEARLY, PEAKS, ROOTS, UNEVEN, WHOLE, *TWICE}
 )  # kinds on which even a gross error is only a label
 FEW_THREADS, MANY_THREADS = 17, 40  # between these one number is drawn
 MOST_THREADS = range(130, 160)  # and one of these: machines have as many

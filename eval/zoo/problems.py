@@ -233,6 +233,7 @@ PROBLEMS = {
         setup='self.register_buffer("allowed", torch.ones(TOKENS, TOKENS).tril().bool())',
         sizes="TOKENS = 256",
     ),
+    "moving mean": task("F.avg_pool1d(x[None], 33, stride=1, padding=16)[0]", "torch.randn(256, 512)"),
     "by its sum": task("x / x.sum(-1, keepdim=True)", "torch.rand(256, 512)"),
     "pixels": task(
         "torch.ceil(torch.sqrt(x * x + y * y) * 1000).int()",

@@ -536,6 +536,19 @@ for (int64_t r = 0; r < rows; ++r) for (int64_t c = 0; c < columns; ++c) {
 }""",
         ),
         Task(
+            "moving mean",
+            "In x, int64_t width, int64_t step, int64_t pad, Out out",
+            EACH_ROW
+            + """\
+  double total = 0;
+  for (int64_t i = 0; i < n + pad; ++i) {
+    if (i < n) total += a[i];
+    if (i >= width) total -= a[i - width];
+    if (i >= pad) out.data[r * n + i - pad] = float(total / width);
+  }
+}""",
+        ),
+        Task(
             "walk",
             "In x, In y, int64_t dim, double stay, double jump, Out out",
             """\
