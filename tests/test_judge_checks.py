@@ -40,6 +40,7 @@ from rag_kernels.eval.trial.long_use_checks import (
     AFTER_REFUSED,
     FILLED,
     after_refused,
+    after_refused_far,
     in_filled_memory,
     keeps_nothing,
     kept_bytes,
@@ -536,24 +537,28 @@ def test_a_refused_call_leaves_nothing_for_the_next(looked_up: tuple[ProblemSess
     assert isinstance(stopped.value.verdict, Wrong) and stopped.value.verdict.input_class == AFTER_REFUSED
 
 
-def test_memory_that_others_used_a_lost_call_of_many_and_a_large_stack_are_found(
+def test_memory_that_others_used_a_lost_call_of_many_what_was_refused_and_a_large_stack_are_found(
     judge: LocalJudge, softmax: FunctionalProblem
 ) -> None:
     fresh = "static int met = 0;\n  volatile char* held = static_cast<char*>(std::malloc(1 << 20));\n"
     bad = "  const bool bad = held[1 << 19] || (omp_get_max_threads() > 3 && ++met % 300 == 0);\n"
     source = altered(before=f"{fresh}{bad}  std::free((void*)held);", after="if (bad) out.data[0] += 1;")
     large = "volatile char room[3 << 20];\n  for (int i = (3 << 20) - 1; i >= 0; i -= 4096) room[i] = 0;"
-    source = f"#include <cstdlib>\n#include <omp.h>{source}".replace("if (bad)", f"{large}\n  if (bad)")
+    source = f"#include <cstdlib>\n#include <omp.h>{source}".replace("if (bad)", f"{large}\n  if (bad || left)")
+    left = (
+        'static bool left = false;\n  if (n > 100000) { left = true; RK_CHECK(false, "too wide"); }\n  static int met'
+    )
+    source = source.replace("static int met", left)
     found = []
     with loaded(judge, softmax, source) as (session, subject):
         checks = Checks(subject, place := subject.bind(session), Findings(), frozenset())
-        for check in (in_filled_memory, many_at_once):
+        for check in (in_filled_memory, many_at_once, after_refused_far):
             with pytest.raises(Stopped) as stopped:
                 check(checks, place)
             found.append(getattr(stopped.value.verdict, "input_class", ""))
         on_small_stack(checks, place)
         assert checks.found.labels == ["fragile: a small stack"] and "SIGSEGV" in checks.found.notes[0]
-    assert found == [FILLED, "many calls by many threads"]
+    assert found == [FILLED, "many calls by many threads", AFTER_REFUSED]
 
 
 def test_products_of_few_bits_at_other_sizes_are_told(judge: LocalJudge, linear: FunctionalProblem) -> None:

@@ -14,7 +14,7 @@ from rag_kernels.eval.buffers.call_content import Splice
 from rag_kernels.eval.buffers.shared_arena import attach
 from rag_kernels.eval.children.gpu_buffers import Banded, Job, come_late
 from rag_kernels.eval.children.gpu_exchange import Exchange
-from rag_kernels.eval.messages.to_candidate import Bind, CallOnFirst
+from rag_kernels.eval.messages.to_candidate import Bind, CallOnFirst, CallOnForms
 from rag_kernels.eval.records import TensorSpec
 
 SAMPLED = 256  # elements of an output
@@ -136,6 +136,15 @@ class FirstLines:
     def __init__(self, bound: Bound, asked: CallOnFirst, count: int) -> None:
         self.tensors = [t[:count] if i in asked.arguments else t for i, t in enumerate(bound.tensors)]
         self.results = [t[:count] if i in asked.results else t for i, t in enumerate(bound.results)]
+        self.fresh: Callable[[], None] = nothing
+
+
+class OfForms:
+    """Tensors of zeros in the place of what a place is bound to, of other shapes."""
+
+    def __init__(self, bound: Bound, asked: CallOnForms) -> None:
+        self.tensors = [torch.zeros(s, dtype=t.dtype) for t, s in zip(bound.tensors, asked.arguments, strict=True)]
+        self.results = [torch.zeros(s, dtype=t.dtype) for t, s in zip(bound.results, asked.results, strict=True)]
         self.fresh: Callable[[], None] = nothing
 
 

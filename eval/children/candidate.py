@@ -27,7 +27,7 @@ import torch
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import Recipe
-from rag_kernels.eval.children.bound_buffers import Bound, FirstLines
+from rag_kernels.eval.children.bound_buffers import Bound, FirstLines, OfForms
 from rag_kernels.eval.children.candidate_code import ComposedCode, KernelCode, load
 from rag_kernels.eval.children.gpu_buffers import (
     Banded,
@@ -64,6 +64,7 @@ from rag_kernels.eval.messages.to_candidate import (
     CallHalves,
     CallOn,
     CallOnFirst,
+    CallOnForms,
     CallTogether,
     CallWithin,
     CandidateReply,
@@ -203,6 +204,8 @@ class Loaded:
                 reply = self.call_by_threads(at, times, limit_s)
             case CallOnFirst():
                 reply = self.call_on_first(request)
+            case CallOnForms(at):
+                self.code.bind(OfForms(self.bound[at], request), self.bindings[at])()
             case Mute(instead):
                 self.mute(instead)
             case CallHalves(at):

@@ -228,6 +228,15 @@ class CallOnFirst:
 
 
 @dataclass(frozen=True, slots=True)
+class CallOnForms:
+    """CPU kernels: call it once on tensors of zeros of these shapes, in which few elements are, or none: `Done`."""
+
+    at: int
+    arguments: tuple[tuple[int, ...], ...]
+    results: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Called:
     """`times`: calls that were made; whether one left other outputs than the first did."""
 
@@ -329,6 +338,7 @@ CandidateRequest = (
     | CallTogether
     | CallByThreads
     | CallOnFirst
+    | CallOnForms
     | Mute
     | CallHalves
     | CallWithin

@@ -41,6 +41,7 @@ from rag_kernels.eval.messages.to_candidate import (
     CallHalves,
     CallOn,
     CallOnFirst,
+    CallOnForms,
     CallTogether,
     CallWithin,
     CandidateCode,
@@ -89,6 +90,7 @@ from rag_kernels.eval.steps import computes_all
 
 S = TypeVar("S")
 T = TypeVar("T", bound=CandidateReply)
+Shapes = tuple[tuple[int, ...], ...]
 Form = Sequence[tuple[Sequence[int], str, str]]  # of each output: shape, dtype, device
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")  # as the dynamic linker says it
 EARLY_S = 3e-3  # that a call is made before its inputs come: its launches take a host less
@@ -625,6 +627,10 @@ class LoadedCandidate:
         results = tuple(i for i, spec in enumerate(fp.outputs) if spec.shape[:1] == lines)
         request = CallOnFirst(place.number, arguments, results, tuple(counts), limit_s)
         return self._ask(request, Called, deadline_s=limit_s + 2 * place.session.call_limit_s)
+
+    def call_on_forms(self, place: BoundBuffers, arguments: Shapes, results: Shapes, limit_s: float) -> None:
+        """Call it on tensors of zeros of these shapes, in which few elements are, or none."""
+        self._ask(CallOnForms(place.number, arguments, results), Done, deadline_s=limit_s)
 
     def mute(self, instead: Instead) -> None:
         """Let the kernels of a composed source do something else from now on, or work again."""

@@ -90,7 +90,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
         "Right where the same lines come again in another order: nothing is kept by a sum of them.",
     ),
     (r"one tensor for two arguments.*", "Right where one tensor is given for two arguments."),
-    (r"after a call that it refused", "Right in the call after one whose indices it refused."),
+    (r"after a call that it refused", "Right in the call after one whose indices or sizes it refused."),
     (r"built for .*", "Right as it is built for older processors, too."),
     (r"odd sizes", "Right at sizes that no vector width divides."),
     (r"strides", "Right on inputs that lie in memory in another order."),

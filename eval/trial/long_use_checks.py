@@ -6,6 +6,7 @@ ends where it is wrong.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -15,8 +16,8 @@ from rag_kernels.eval.buffers.call_content import plain
 from rag_kernels.eval.input_kinds import CONSTANT_ROWS, INFINITE, OUT_OF_RANGE, REPEATED
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.process.process_tree import Resident
-from rag_kernels.eval.records import LEAKS, SETTINGS, Crashed, Rejected
-from rag_kernels.eval.sessions.candidate_session import BoundBuffers, Stopped
+from rag_kernels.eval.records import LEAKS, SETTINGS, Crashed, FunctionalProblem, Rejected
+from rag_kernels.eval.sessions.candidate_session import BoundBuffers, Shapes, Stopped
 from rag_kernels.eval.trial.checks import TRIES, Checks
 
 MANY_CALLS, MANY_S = 70_000, 4.0  # more than 16 bits count to, and how long they may take
@@ -32,6 +33,8 @@ LOCKED_S = 40.0  # after which, and two calls, they wait for each other
 AFTER_REFUSED = "after a call that it refused"
 FILLED = "memory that others used"
 SMALL_STACK = "a small stack"
+# Sizes that a kernel may refuse, while another one is zero or one: as far as so many bytes have room, three at most.
+FAR, LEAST_FAR, MOST_FAR, FAR_BYTES, FAR_S = 1 << 24, 16, 3, 32 << 20, 1.0
 
 
 def kept_bytes(held: Sequence[tuple[int, Resident | None]]) -> int:
@@ -78,8 +81,10 @@ def in_filled_memory(checks: Checks, place: BoundBuffers) -> None:
     checks.found.checks.append(FILLED)
 
 
-def on_small_stack(checks: Checks, place: BoundBuffers) -> None:
-    """Label a kernel that ends where the thread that calls it has a stack of a megabyte; its worker is lost then."""
+def on_small_stack(checks: Checks, place: BoundBuffers) -> bool:
+    """Label a kernel that ends where the thread that calls it has a stack of a megabyte; return False if its worker is
+    lost.
+    """
     checks.subject.prepare(place, recipe := place.session.random_recipe())
     try:
         checks.subject.call_within(place, "a small stack")
@@ -90,8 +95,9 @@ def on_small_stack(checks: Checks, place: BoundBuffers) -> None:
         checks.found.label(f"fragile: {SMALL_STACK}")
         reason = getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", "")
         checks.found.notes.append(f"not by a thread with a stack of a megabyte: {reason}"[:300])
-        return
+        return stopped.alive
     checks.found.checks.append(SMALL_STACK)
+    return True
 
 
 def after_refused(checks: Checks, place: BoundBuffers) -> None:
@@ -107,6 +113,58 @@ def after_refused(checks: Checks, place: BoundBuffers) -> None:
             return
         checks.on_both(place, place.session.random_recipe(), AFTER_REFUSED)
         checks.found.checks.append(AFTER_REFUSED)
+
+
+def after_refused_far(checks: Checks, place: BoundBuffers) -> None:
+    """Require that it is right after calls that it refused for their sizes, far beyond all that are tried otherwise.
+
+    Hardly an element is there, so that who takes them has nothing to do; who ends at them is asked no more.
+    """
+    subject = checks.subject
+    for arguments, results in far_forms(most_distinct([p.session.fp for p in subject.places])):
+        try:
+            subject.call_on_forms(place, arguments, results, FAR_S)
+        except Stopped as stopped:
+            if isinstance(stopped.verdict, Rejected):
+                raise
+            if not stopped.alive:
+                return
+            checks.on_both(place, place.session.random_recipe(), AFTER_REFUSED)
+            checks.found.checks.append(AFTER_REFUSED)
+
+
+def most_distinct(problems: Sequence[FunctionalProblem]) -> FunctionalProblem:
+    """Return the one that tells most sizes apart."""
+    return max(problems, key=lambda fp: len(_sizes(fp)))
+
+
+def far_forms(fp: FunctionalProblem) -> Iterator[tuple[Shapes, Shapes]]:
+    """Yield shapes of arguments and results in which one size is far beyond its own and another one zero or one."""
+    for far in sorted(_sizes(fp), reverse=True)[:MOST_FAR]:
+        tried = [_far(fp, far, none) for none in _sizes(fp) - {far}]
+        forms = [form for form in tried if form is not None]
+        if forms:
+            yield max(forms, key=lambda form: form[0])[1:]
+
+
+def _sizes(fp: FunctionalProblem) -> set[int]:
+    return {size for spec in (*(a.spec for a in fp.tensors), *fp.outputs) for size in spec.shape if size > 1}
+
+
+def _far(fp: FunctionalProblem, far: int, none: int) -> tuple[int, Shapes, Shapes] | None:
+    """Return how many times as large one size may be where another is zero, with the shapes; None if hardly.
+
+    What is some tensor's last dimension is one: numbers of lines are divided by it.
+    """
+    times, last = FAR // far, {spec.shape[-1] for spec in (*(a.spec for a in fp.tensors), *fp.outputs) if spec.shape}
+    while times >= LEAST_FAR:
+        sizes = {far: far * times, none: int(none in last)}
+        forms = [[s.shape for s in specs] for specs in ([a.spec for a in fp.tensors], fp.outputs)]
+        arguments, results = (tuple(tuple(sizes.get(n, n) for n in shape) for shape in shapes) for shapes in forms)
+        if 8 * sum(map(math.prod, (*arguments, *results))) <= FAR_BYTES:
+            return times, arguments, results
+        times //= 2
+    return None
 
 
 def many_calls(checks: Checks, place: BoundBuffers) -> None:

@@ -50,6 +50,7 @@ from rag_kernels.eval.trial.activity_checks import done_means_done, nothing_came
 from rag_kernels.eval.trial.checks import FINITE_ONLY, Checks, Findings
 from rag_kernels.eval.trial.long_use_checks import (
     after_refused,
+    after_refused_far,
     in_filled_memory,
     infinities,
     keeps_nothing,
@@ -313,7 +314,9 @@ class Trial:
                         return
                 sized = None if self.others.fails_somewhere else self.others.small_place(other, first)
                 keeps_nothing(Checks(other, place, self.found, self.without), place, sized)
-                on_small_stack(Checks(other, first, self.found, self.without), first)
+                checks = Checks(other, first, self.found, self.without)
+                if on_small_stack(checks, first) and "squares and tiles" not in self.without:
+                    after_refused_far(checks, first)
                 return
 
     def _on_older_processors(self) -> None:
