@@ -11,10 +11,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 from rag_kernels.eval.records import Candidate, FunctionalProblem
 
+FORWARDS, FORWARDS_S = 100, 0.2  # between the halves of a step, as many as a deep model has layers
 TOLD = (
     "a training step is a composed source with `forward(arguments...)`, which ends with "
     "`return (outputs...,), (saved...,)`, and `backward(grads, saved, arguments...)`, both with the forward's arguments"
@@ -62,17 +64,24 @@ def joined(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callabl
 
 
 def apart(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a step as a program makes it that reads the outputs, and has another forward come before the backward.
+    """Return a step as a program makes it that reads the outputs, has other forwards come before the backward, as those
+    of a model's other layers do, and asks for the gradients twice.
 
-    It returns the outputs as the forward left them. What the backward needs has to be in what was saved: the other
-    forward takes the same numbers in another order. Raises ValueError where `backward` changes an output.
+    It returns the outputs as the forward left them, and the gradients of the second time. What the backward needs has
+    to be in what was saved, and stay there: the others take the same numbers in another order. Raises ValueError where
+    `backward` changes an output.
     """
 
     def step(*values: Any, **keywords: Any) -> Any:
         grads, given = _parted(forward, values)
         outputs, saved = forward(*given, **keywords)
         kept = [output.clone() for output in outputs]
-        forward(*map(_turned, given), **keywords)
+        others, ends_s = tuple(map(_turned, given)), perf_counter() + FORWARDS_S
+        for _ in range(FORWARDS):
+            forward(*others, **keywords)
+            if perf_counter() > ends_s:
+                break
+        backward(grads, saved, *given, **keywords)
         found = _tuple(backward(grads, saved, *given, **keywords))
         for number, before in enumerate(kept):
             if not bool((_bits(outputs[number]) == _bits(before)).all()):

@@ -59,7 +59,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"another forward before the backward",
-        "Right where another forward comes between its forward and its backward, and no output changes in it.",
+        "Right where other forwards come before its backward, and in a second backward, and no output changes in it.",
     ),
     (r"times on other contents", "Not much slower on contents that the problem does not draw."),
     (r"unrelated contents", "As fast on contents that share nothing with earlier ones as on the others."),
