@@ -28,6 +28,7 @@ MORE_MEMORY = "more memory than the module"
 SPECIALISED = "shape-specialised"  # a label: right at its own sizes, and not at others
 ALIGNED = "aligned-only"  # a label: right where tensors begin as PyTorch allocates them, and not at any element
 OTHER_PROCESSORS = "fragile: built for other processors"  # a label: wrong where it is compiled for older ones
+STATIC_ROOM = "fragile: static room of threads"  # a label: few such libraries can be loaded together
 ONE_CALLER = "one caller at a time"  # a label: wrong where two threads call it at once
 LEAKS = "leaks memory"  # a label: each call keeps some, which bars a claim
 SETTINGS = "changes settings of OpenMP"  # a label: what it sets for itself holds for who comes next

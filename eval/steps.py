@@ -188,7 +188,8 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
         floats = [a for a in fp.tensors if a.role == "input" and a.spec.dtype in ("float32", "bfloat16")]
         return len(floats) > 1 and is_elementwise(fp)
     if kind in (SMALL_WHOLE, FAR_APART):
-        return is_elementwise(fp) and sum(a.role == "input" and "float" in a.spec.dtype for a in fp.tensors) > 1
+        roles = ("input", "parameter") if kind == SMALL_WHOLE else ("input",)
+        return is_elementwise(fp) and sum(a.role in roles and "float" in a.spec.dtype for a in fp.tensors) > 1
     if kind in FAR_PARAMETERS:
         own = [a.spec for a in fp.tensors if a.role == "parameter" and "float" in a.spec.dtype]
         return any(kind == LARGE_PARAMETERS or len(spec.shape) < 2 for spec in own)

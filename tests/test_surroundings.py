@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rag_kernels.eval.build.compile import Built, build, toolchain
-from rag_kernels.eval.trial.surroundings import looks_around
+from rag_kernels.eval.trial.surroundings import looks_around, takes_static_room
 
 CALLS = """
 #include "rag_kernel.h"
@@ -22,11 +22,15 @@ ASKS = {  # what is told of each
 }
 BYTES = "0x48, 0xb8, 0x0f, 0x31, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90"
 ELSEWHERE = '__attribute__((section(".more,\\"ax\\",@progbits#"), used))'
+ROOM = 'static thread_local float kept[9] __attribute__((tls_model("initial-exec")));'
 HIDDEN = {
     f'asm("jmp 1f + 2\\n1: .byte {BYTES}");': "a jump into an instruction",
     'asm("jmp 1f\\nnop\\n1: nop");': "",
     f"{ELSEWHERE} static const unsigned char code[] = {{{BYTES}}};": "data among its instructions",
     f"static const unsigned char code[] = {{{BYTES}}};": "",
+    "volatile int id = static_cast<const int*>(__builtin_thread_pointer())[180];": "what its thread has",
+    "static thread_local float kept[9]; volatile float* room = kept; room[out.numel() % 9] = 1;": "",
+    f"{ROOM} volatile float* room = kept; room[out.numel() % 9] = 1;": "",
 }
 COMPUTES = (
     ("std::tgamma(x.data[i]) + std::fma(x.data[i], 2.f, 1.f)", "cmath"),
@@ -57,3 +61,4 @@ def test_code_that_assembly_does_not_show_is_seen(tmp_path: Path) -> None:
     libraries = [one.library for one in built if isinstance(one, Built)]
     told = [looks_around(path, text, on_gpu=False) for path, text in zip(libraries, texts, strict=True)]
     assert told == [*HIDDEN.values()]
+    assert [takes_static_room(path) for path in libraries] == [ROOM in text for text in HIDDEN]

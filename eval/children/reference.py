@@ -56,6 +56,7 @@ from rag_kernels.eval.input_kinds import (
     REPEATED,
     SAME_SUMS,
     SEARCHED,
+    SMALL_WHOLE,
     TWICE,
     UNEVEN,
     UNTRUE,
@@ -313,6 +314,9 @@ class Reference:
                 varies = argument.role == "parameter" or is_constant(value)  # running statistics, not masks
                 far = kind in FAR_PARAMETERS and argument.role == "parameter"
                 value = far_parameter(kind, value, generator) if far else vary(value, generator) if varies else value
+                value = (
+                    redraw(kind, value, generator) if kind == SMALL_WHOLE and argument.role == "parameter" else value
+                )
                 value = spoiled(value, generator) if kind == NON_FINITE and argument.role == "parameter" else value
             if argument.name in probed:
                 value = probed[argument.name](value)

@@ -125,6 +125,10 @@ REMARKS: tuple[tuple[str, str], ...] = (
         r"fragile: buffers nearly as they are",
         "Right for what the module keeps in its buffers, and not where a few numbers, or a part of a mask, are others.",
     ),
+    (
+        r"fragile: static room of threads",
+        "Its threads' variables lie where a process has room for those of a few libraries: others may not load.",
+    ),
     (r"fragile: uneven steps", "Wrong where whole numbers lie otherwise than the problem's, in as good an order."),
     (r"fragile: initcheck", "A sanitizer saw it read memory of the GPU that nothing had written."),
     (r"fragile: .*", "Less exact than PyTorch on this kind of unusual input."),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from functools import lru_cache
 from pathlib import Path
 
 from rag_kernels.eval.build.compile import OBJECT, taken_names
@@ -55,6 +56,8 @@ _AROUND = frozenset(
 )
 _SYSCALL = re.compile(r"\b(?:asm|__asm__|__asm)\b[^;]*\b(?:syscall|int\s*\$0x80|svc)\b", re.DOTALL)
 _INSTRUCTION = re.compile(r"\t(rdtscp?|rdpmc|rdpid|rdpru|syscall|sysenter|int +\$0x80|svc|mrs\s+\w+, cnt\w+)\b")
+# What a thread has in a block of its own, but for the guard of a stack: its number, where its stack ends.
+_OF_ITS_THREAD = re.compile(r"%[fg]s:(?!0x28\b)")
 _SECTION = re.compile(r"^Disassembly of section (\S+):$", re.MULTILINE)
 _AT = re.compile(r"^ *([0-9a-f]+):\t(?:(?:bnd |notrack )*(?:j\w+|call|loop\w*) +([0-9a-f]+)\b)?", re.MULTILINE)
 _OBJECT_IN = re.compile(r"^[0-9a-f]{8,} .{6}O (\S+)\s", re.MULTILINE)
@@ -72,6 +75,7 @@ def looks_around(library: Path, source: str, *, on_gpu: bool) -> str:
         text = _instructions(library)
         found += [f"the instruction {name}" for name in sorted(set(_INSTRUCTION.findall(text)))]
         found += hidden(text)
+        found += ["what its thread has"] * (reads_thread(text) and not takes_static_room(library))
     found += ["when it was built"] * bool(_BUILT.search(source))
     found += ["a system call of its own"] * bool(_SYSCALL.search(source))
     return ", ".join(sorted(found)[:SHOWN])
@@ -89,6 +93,22 @@ def hidden(text: str) -> list[str]:
     return ["a jump into an instruction"] * within + ["data among its instructions"] * as_data
 
 
+def reads_thread(text: str) -> bool:
+    """Return whether code reads its thread's own block, as variables of threads that have their place there do."""
+    return _OF_ITS_THREAD.search(text) is not None
+
+
+def takes_static_room(library: Path) -> bool:
+    """Return whether variables of threads lie in a block that a process has little of, and not where a library that is
+    loaded later has them (`-ftls-model=initial-exec`): a few such libraries cannot be loaded together.
+    """
+    if not reads_thread(_instructions(library)):
+        return False
+    told = subprocess.run(["readelf", "-d", str(library)], capture_output=True, text=True, check=False).stdout
+    return "STATIC_TLS" in told
+
+
+@lru_cache(maxsize=2)
 def _instructions(library: Path) -> str:
     """Return its own code in assembly and its symbols, without what a compiler's runtime adds."""
     own = library.with_name(OBJECT)

@@ -35,6 +35,7 @@ from rag_kernels.eval.records import (
     ONE_CALLER,
     OTHER_PROCESSORS,
     SPECIALISED,
+    STATIC_ROOM,
     Candidate,
     Measurement,
     Passed,
@@ -65,7 +66,7 @@ from rag_kernels.eval.trial.physical_floor import Finding, finding, settled_floo
 from rag_kernels.eval.trial.precision_checks import factors, probe
 from rag_kernels.eval.trial.recorder import Recorder
 from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library
-from rag_kernels.eval.trial.surroundings import looks_around
+from rag_kernels.eval.trial.surroundings import looks_around, takes_static_room
 from rag_kernels.eval.trial.timed import Timed, Timing, measurement
 
 T = TypeVar("T")
@@ -464,6 +465,9 @@ class Trial:
         if around:
             self.found.label("suspicious: looks around")
             self.found.notes.append(f"it could find out where it runs, and behave there: {around}")
+        if self.library and not self.session.on_gpu and takes_static_room(self.library.path):
+            self.found.label(STATIC_ROOM)
+            self.found.notes.append("its threads' variables are `initial-exec`: a few such libraries load together")
         if linked:
             self.found.notes.append(f"calls library functions: {linked}")
             return ResultClass("library rewrite")

@@ -234,6 +234,13 @@ PROBLEMS = {
         sizes="TOKENS = 256",
     ),
     "moving mean": task("F.avg_pool1d(x[None], 33, stride=1, padding=16)[0]", "torch.randn(256, 512)"),
+    "learned powers": task(
+        "torch.pow(x, self.weight)",
+        "torch.rand(256, 512) + 0.5",
+        setup="self.weight = nn.Parameter(torch.rand(n) * 2 + 0.5)",
+        init=", n",
+        given="512",
+    ),
     "by its sum": task("x / x.sum(-1, keepdim=True)", "torch.rand(256, 512)"),
     "pixels": task(
         "torch.ceil(torch.sqrt(x * x + y * y) * 1000).int()",

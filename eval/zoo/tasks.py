@@ -549,6 +549,11 @@ for (int64_t r = 0; r < rows; ++r) for (int64_t c = 0; c < columns; ++c) {
 }""",
         ),
         Task(
+            "learned powers",
+            "In x, In weight, Out out",
+            EACH_ROW + "  for (int64_t i = 0; i < n; ++i) out.data[r * n + i] = std::pow(a[i], weight.data[i]);\n}",
+        ),
+        Task(
             "walk",
             "In x, In y, int64_t dim, double stay, double jump, Out out",
             """\
