@@ -23,7 +23,10 @@ CASES = {
         "torch.fmod(x, 2.0), torch.copysign(x, y), torch.exp2(x * 20), torch.asinh(x), torch.acosh(h), "
         "torch.atanh(p * 0.9), torch.special.entr(p), torch.special.ndtr(x), torch.rad2deg(x), torch.signbit(x), "
         "torch.float_power(h, 2), torch.fmax(x, n), torch.fmin(n, x), torch.isclose(x, y, 0.5), "
-        "torch.ldexp(x, y.round()), torch.lgamma(h), torch.special.gammaln(x * 5), torch.erfinv(p)",
+        "torch.ldexp(x, y.round()), torch.lgamma(h), torch.special.gammaln(x * 5), torch.erfinv(p), "
+        "torch.i0(x * 2), torch.special.i0(x), torch.special.i0e(x * 9), torch.special.i1(x * 2), "
+        "torch.special.i1e(x * 9), torch.special.log_ndtr(x.float() * 9), torch.special.xlog1py(x, h), "
+        "torch.special.xlogy(p, h)",
         "torch.randn(5, 33)",
         "torch.randn(33)",
     ),

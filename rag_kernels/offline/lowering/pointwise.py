@@ -57,6 +57,7 @@ from rag_kernels.offline.ir.expressions import (
 )
 from rag_kernels.offline.ir.expressions import binary as two
 from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.lowering.special import bessel, log_ndtr, xlog1py
 
 
 def bitwise_not(x: Expr) -> Expr:
@@ -137,6 +138,7 @@ POINTWISE: dict[str, Pointwise] = {
     "gt": greater,
     "heaviside": lambda x, y: where(equal(x, 0), y, cast(x > 0, x.dtype)),
     "hypot": two(Operator.HYPOT),
+    "i0": bessel(0, scaled=False),
     "isfinite": lambda x: equal(x - x, 0),
     "isinf": lambda x: either(equal(x, math.inf), equal(x, -math.inf)),
     "isnan": is_nan,
@@ -174,7 +176,13 @@ POINTWISE: dict[str, Pointwise] = {
     "sinc": sinc,
     "sinh": unary(Operator.SINH),
     "special_entr": entropy_term,
+    "special_i0e": bessel(0, scaled=True),
+    "special_i1": bessel(1, scaled=False),
+    "special_i1e": bessel(1, scaled=True),
+    "special_log_ndtr": log_ndtr,
     "special_ndtr": lambda x: 0.5 * erfc(x * -(0.5**0.5)),
+    "special_xlog1py": xlog1py,
+    "special_xlogy": xlogy,
     "sqrt": sqrt,
     "square": square,
     "tan": unary(Operator.TAN),
