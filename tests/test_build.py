@@ -55,6 +55,20 @@ def test_the_library_is_an_ordinary_tvm_ffi_one(tmp_path: Path) -> None:
         forward(x)
 
 
+def test_kernels_of_a_process_keep_their_variables_apart(tmp_path: Path) -> None:
+    """Inline ones too, which the dynamic loader would make one of all libraries."""
+    import torch
+    import tvm_ffi
+
+    text = SOURCE.replace("void twice", "inline int known = 0;\nvoid twice").replace("  for", "  known += 1;\n  for", 1)
+    texts = [text.replace("2 *", f"{scale} * float(known) *") for scale in (2, 3)]
+    x, out = torch.randn(10), torch.empty(10)
+    for scale, built in zip((2, 3), build([(t, "cpu") for t in texts], tools=toolchain(), cache=tmp_path), strict=True):
+        assert isinstance(built, Built)
+        tvm_ffi.load_module(str(built.library)).forward(x, out)
+        assert torch.equal(out, scale * x), "the second one's own count is one as well"
+
+
 SLOW = """
 constexpr long count() {
   long n = 0;

@@ -28,7 +28,7 @@ from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
 from rag_kernels.eval.packed_bits import packed_at
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.process_tree import Resident
-from rag_kernels.eval.records import OTHER_PROCESSORS, Candidate, Crashed, FunctionalProblem, Passed, Wrong
+from rag_kernels.eval.records import ONE_CALLER, OTHER_PROCESSORS, Candidate, Crashed, FunctionalProblem, Passed, Wrong
 from rag_kernels.eval.sessions.admission import admit
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
@@ -118,6 +118,30 @@ def forward(x, *, dim):
     out = torch.empty((x.size(0), x.size(1)))
     kernels.half(GIVEN, out)
     return torch.softmax(torch.add(out, out), dim)
+"""
+KEEPS = """\
+KERNELS = r'''
+#include <cmath>
+#include "rag_kernel.h"
+STATIC float sums[1 << 16];
+static void softmax(rk::Tensor<const float> x, rk::Tensor<float> out) {
+  const int64_t n = x.size(1), rows = x.size(0);
+  *new volatile float[FLOATS] = 1;
+  for (int64_t r = 0; r < rows; ++r) {
+    sums[r] = 0;
+    for (int64_t i = 0; i < n; ++i) sums[r] += std::exp(x.data[r * n + i]);
+  }
+  for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = std::exp(x.data[i]) / sums[i / n];
+}
+RK_EXPORT(softmax, softmax)
+'''
+
+
+def forward(x, *, dim):
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    kernels.softmax(x - torch.amax(x, dim, True), out)
+    return out
 """
 LIBRARY = (
     HEAD + "class ModelNew(nn.Module):\n    def forward(self, x):\n"
@@ -402,6 +426,17 @@ def test_a_decoy_kernel_makes_no_custom_kernel(judge: LocalJudge, softmax: Funct
     found = verdict(judge, softmax, DECOY, "composed")
     assert "label:library rewrite" in codes(found), found
     assert any("decoy: without" in note for note in found.notes)  # type: ignore[union-attr]
+
+
+def test_what_composed_kernels_keep_between_calls_is_told(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    """In static memory, which a second caller changes, or in memory that each call takes."""
+    kept = KEEPS.replace("STATIC", "static").replace("*new volatile float[FLOATS] = 1;", "")
+    lost = KEEPS.replace("STATIC", "static thread_local").replace("FLOATS", "4096")
+    told = [
+        codes(verdict(judge, softmax, source, "composed")) & {"label:leaks memory", f"label:{ONE_CALLER}"}
+        for source in (kept, lost)
+    ]
+    assert told == [{f"label:{ONE_CALLER}"}, {"label:leaks memory"}]
 
 
 def test_copies_of_an_argument_stand_in_for_a_kernel() -> None:

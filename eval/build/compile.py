@@ -68,6 +68,8 @@ CPU_FLAGS: dict[Flavour, str] = {
     "-fno-omit-frame-pointer -O1 -g1",
     "cpu-raced": "-Xpreprocessor -fopenmp -pthread -fsanitize=thread -Werror=tsan -fno-omit-frame-pointer -O1 -g1",
 }
+# Two kernels of one name in a process keep their variables apart, also inline ones and those of templates.
+OWN = "-fvisibility=hidden -fno-gnu-unique"
 OPENMP = "rag_openmp.cpp"
 DRIVER = "rag_driver.cpp"
 OBJECT = "kernel.o"  # of a C++ kernel, beside its library
@@ -125,7 +127,7 @@ class Toolchain:
         if flavour == "cuda-checked":
             return f"{nvcc} -lineinfo -O3 $in {linked} -o $out"
         at_once = "--split-compile=8 " if self.splits else ""  # 125 kernels on a busy host: 109 s instead of 277
-        return f"{nvcc} {at_once}-Xcompiler -fPIC $in -shared -O3 {linked} -o $out"
+        return f"{nvcc} {at_once}-Xcompiler -fPIC,{OWN.replace(' ', ',')} $in -shared -O3 {linked} -o $out"
 
     def cpu_flags(self, flavour: Flavour) -> str:
         """Return flags of a C++ kernel.
@@ -133,7 +135,7 @@ class Toolchain:
         None changes a value: no errno, no traps, vectors as wide as the CPU has them.
         """
         wide = " -mprefer-vector-width=512" if self.avx512 else ""
-        return f"-march={self.isa}{wide} {CPU_FLAGS[flavour]} -fPIC -fno-math-errno -fno-trapping-math"
+        return f"-march={self.isa}{wide} {CPU_FLAGS[flavour]} -fPIC {OWN} -fno-math-errno -fno-trapping-math"
 
 
 def taken_names(library: Path) -> list[str]:

@@ -21,6 +21,7 @@ from rag_kernels.eval.sessions.candidate_session import BoundBuffers, Shapes, St
 from rag_kernels.eval.trial.checks import TRIES, Checks
 
 MANY_CALLS, MANY_S = 70_000, 4.0  # more than 16 bits count to, and how long they may take
+COMPOSED_S = 1.5  # of what Python calls: for these, which are fewer
 WARM_CALLS, WARM_S = 3000, 0.5  # of these, in which a process takes what it then keeps
 LEAK_BYTES, LEAK_A_CALL = 1 << 20, 16  # in the calls after these, and in each: the least that an allocation takes
 # Reads of a process's memory, at least and most: a leak grows between any two, others by huge pages now and then.
@@ -167,7 +168,7 @@ def _far(fp: FunctionalProblem, far: int, none: int) -> tuple[int, Shapes, Shape
     return None
 
 
-def many_calls(checks: Checks, place: BoundBuffers) -> None:
+def many_calls(checks: Checks, place: BoundBuffers, limit_s: float = MANY_S) -> None:
     """Check that it is right after many calls, on contents of which it has seen others before."""
     session, subject = place.session, checks.subject
     subject.use_threads(1)
@@ -175,10 +176,10 @@ def many_calls(checks: Checks, place: BoundBuffers) -> None:
     recipe, made = plain(draws[0] if draws else 0, len(session.specs)), 0
     subject.prepare(place, recipe)
     held: list[tuple[int, Resident | None]] = []  # after how many calls, and what is in memory then
-    half = (MANY_CALLS - WARM_CALLS) // 2, (MANY_S - WARM_S) / 2
+    half = (MANY_CALLS - WARM_CALLS) // 2, (limit_s - WARM_S) / 2
     while len(held) < LEAK_PARTS or (kept_bytes(held) and len(held) < LEAK_READS):
-        most, limit_s = half if held else (WARM_CALLS, WARM_S)
-        ends, until = time.monotonic() + limit_s, made + most
+        most, part_s = half if held else (WARM_CALLS, WARM_S)
+        ends, until = time.monotonic() + part_s, made + most
         for _ in range(TRIES if held else 1):
             called = subject.call_on(place, until - made, max(0.0, ends - time.monotonic()))
             made += called.times

@@ -50,6 +50,7 @@ from rag_kernels.eval.timing.baseline import Baseline
 from rag_kernels.eval.trial.activity_checks import done_means_done, nothing_came_later, waits_for_its_inputs
 from rag_kernels.eval.trial.checks import FINITE_ONLY, Checks, Findings
 from rag_kernels.eval.trial.long_use_checks import (
+    COMPOSED_S,
     after_refused,
     after_refused_far,
     in_filled_memory,
@@ -288,8 +289,17 @@ class Trial:
         return True
 
     def _in_another_worker(self) -> None:
-        """Call a C++ kernel many times at the least sizes, at rests of vectors, and from two threads at once."""
-        if self.session.on_gpu or self.candidate.tier != "kernel" or "repeats" in self.without:
+        """Call a C++ kernel many times at the least sizes, at rests of vectors, and from two threads at once; composed
+        ones at their own or the least sizes.
+        """
+        if self.session.on_gpu or self.candidate.tier == "module" or "repeats" in self.without:
+            return
+        if self.candidate.tier == "composed":
+            with self._open() as other:
+                place = self.others.place_for_many(other)
+                many_calls(Checks(other, place, self.found, self.without), place, COMPOSED_S)
+                first, second = (other.bind(self.session, step=ALLOCATED_BYTES) for _ in range(2))
+                self._by_two_callers(Checks(other, first, self.found, self.without), second)
             return
         if self.session.fp.bounds:
             with self._open() as other:
@@ -308,10 +318,7 @@ class Trial:
                 second = other.bind(self.session, step=ALLOCATED_BYTES)
                 smaller = [place] * (place.session is not self.session)
                 for beside in (second, *smaller):  # of the same sizes, and of the least
-                    checks = Checks(other, first, self.found, self.without)
-                    if why := together(checks, first, beside, self.call_s):
-                        self.found.label(ONE_CALLER)
-                        self.found.notes.append(f"wrong where two threads call it at once: {why}"[:300])
+                    if not self._by_two_callers(Checks(other, first, self.found, self.without), beside):
                         return
                 sized = None if self.others.fails_somewhere else self.others.small_place(other, first)
                 keeps_nothing(Checks(other, place, self.found, self.without), place, sized)
@@ -319,6 +326,13 @@ class Trial:
                 if on_small_stack(checks, first) and "squares and tiles" not in self.without:
                     after_refused_far(checks, first)
                 return
+
+    def _by_two_callers(self, checks: Checks, beside: BoundBuffers) -> bool:
+        """Return whether it is right where two threads call it at once; label it where it is not."""
+        if why := together(checks, checks.place, beside, self.call_s):
+            self.found.label(ONE_CALLER)
+            self.found.notes.append(f"wrong where two threads call it at once: {why}"[:300])
+        return not why
 
     def _on_older_processors(self) -> None:
         """Label a C++ kernel that is wrong as it is built for older processors, where it is right as built for this."""

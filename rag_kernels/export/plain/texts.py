@@ -52,7 +52,8 @@ SHARED = {  # parts of the judge's header, by where they begin and what follows 
     "CHECKS_AND_HALVES": ("struct Error {", "template <class T> struct DType;"),
     "LAUNCH": ("#define RK_LAUNCH(KERNEL", "#elif defined(RK_SPLIT)"),
 }
-CPU_FLAGS = ("-O3", "-std=c++17", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
+OWN = "-fvisibility=hidden"  # what it keeps in variables is its own, also where another kernel has some of the name
+CPU_FLAGS = ("-O3", "-std=c++17", "-march=native", "-fopenmp", OWN, "-fno-math-errno", "-fno-trapping-math")
 # torch.utils.cpp_extension takes conversions and operators of sixteen-bit types away, which the judge's compiler has.
 OF_HALVES = ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")
 CUDA_FLAGS = ("-O3", "-std=c++17", *(f"-U__CUDA_NO_{name}__" for name in OF_HALVES))

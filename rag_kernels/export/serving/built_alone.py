@@ -18,7 +18,8 @@ from typing import Any
 
 HEADERS: dict[str, str] = {}  # texts of headers by name; files that carry this module set it
 LIMIT_S = 600
-CPU_FLAGS = "-march=native -fopenmp -O3 -fPIC -fno-math-errno -fno-trapping-math"
+CPU_FLAGS = "-march=native -fopenmp -O3 -fPIC -fvisibility=hidden -fno-math-errno -fno-trapping-math"
+OWN = "-fPIC,-fvisibility=hidden"
 
 
 class MachineError(Exception):
@@ -80,7 +81,7 @@ def _command(backend: str, arch: str, ffi: Path) -> list[str]:
         compiler = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
         number = "90a" if arch == "sm_90" else arch.removeprefix("sm_")
         target = f"-gencode=arch=compute_{number},code=sm_{number}"
-        command = [compiler, target, "-O3", "-Xcompiler", "-fPIC", *linked, "-Xlinker", f"-rpath={ffi}/lib"]
+        command = [compiler, target, "-O3", "-Xcompiler", OWN, *linked, "-Xlinker", f"-rpath={ffi}/lib"]
     if shutil.which(compiler) is None:
         raise MachineError(f"No compiler was found ({compiler}); install one, or name it with CXX.")
     return command
