@@ -203,6 +203,16 @@ def test_pieces_of_many_loads_are_stored_and_not_all_computed_for_each_element(t
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 
 
+def test_a_long_chain_of_steps_is_stored_now_and_then(tmp_path: Path) -> None:
+    """A loop that a module unrolls would be one value, deeper than Python's functions may call each other."""
+    step = "lambda s, t: (x[:, t] - 0.6 * s[0] + 0.3 * s[1] * y, s[0])"
+    body = f"import functools; return functools.reduce({step}, range(130), (y, y))"
+    fp = functional("steps", Case(body, "torch.randn(9, 130)", "torch.rand(9)"))
+    plan = write(fp, CpuParameters())
+    assert plan is not None and plan.candidate.tier == "kernel"
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
 def test_columns_of_many_tensors_leave_registers_for_their_block() -> None:
     init = "self.b = nn.ParameterList(nn.Parameter(torch.rand(64, 80)) for _ in range(14))"
     body = "import math; t = math.prod([*self.b], start=x); return t.sum(0) + y"

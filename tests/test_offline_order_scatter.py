@@ -54,6 +54,7 @@ CASES = {
         "return F.embedding_bag(i, t, c), F.embedding_bag(i, t, c, mode='max'),"
         "F.embedding_bag(i, t, c, mode='sum', per_sample_weights=w, padding_idx=2),"
         "F.embedding_bag(i, t, c * 2, include_last_offset=True, padding_idx=3),"
+        "F.embedding_bag(y, t, mode='sum', per_sample_weights=x),"
         "torch.segment_reduce(t[:9], 'mean', offsets=c), torch.segment_reduce(t, 'mean', lengths=c[1:]),"
         "torch.searchsorted(x, x * 2, sorter=p), torch.searchsorted(x[1], x, sorter=p[1], right=True)",
         "torch.randn(2, 18)",

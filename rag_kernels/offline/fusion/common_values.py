@@ -42,15 +42,17 @@ class _Shared:
 
     def root(self, value: ir.Value) -> ir.Value:
         """Return a stored value: the shared one, with the dimensions along which it is stored."""
-        found = self.visit(value)
+        for v in ir.walk(value, enter=lambda v: v not in self.made):  # no recursion: chains of steps are deep
+            self.visit(v)
+        found = self.made[value]
         alike = [ir.leaves(group) for group in found.dims] == [ir.leaves(group) for group in value.dims]
         return found if alike else ir.Op(value.dims, value.dtype, Operator.SAME, (found,))
 
-    def visit(self, value: ir.Value) -> ir.Value:
+    def visit(self, value: ir.Value) -> None:
+        """Find the shared one of a value, whose arguments were visited."""
         if value not in self.made:
-            again = rebuilt(value, self.visit)
+            again = rebuilt(value, self.made.__getitem__)
             self.made[value] = self.first.setdefault(_key(again), again)
-        return self.made[value]
 
 
 def _key(value: ir.Value) -> Hashable:

@@ -70,6 +70,8 @@ class Planner:
     pairs: dict[Hashable, ir.Value] = field(default_factory=dict)  # what is taken of a running pair -> the first such
     halves: dict[ir.Value, ir.Reduce] = field(default_factory=dict)
     scans: dict[ir.Value, ir.Value] = field(default_factory=dict)  # long scans -> the same in parts
+    tiles: dict[ir.Value, frozenset[ir.Value]] = field(default_factory=dict)  # stored values -> their products in tiles
+    depths: dict[ir.Value, int] = field(default_factory=dict)
     whole: set[ir.Value] = field(default_factory=set)  # reductions that some step wants whole, with another pass
     tiled: bool = False  # whether blocks share rows of the scans of this step
 
@@ -216,9 +218,9 @@ class Planner:
             if isinstance(other, OwnText):
                 continue
             touched = bool(reads & other.written.keys())
-            near = inlined(region, other) if touched else region
+            near = self.near(region, other) if touched else region
             reads_it = touched and bool(reads_of(near) & other.written.keys())
-            if not reads_it and share_loops(other, near) and not self.apart(other, near):
+            if not reads_it and self.share_loops(other, near) and not self.apart(other, near):
                 near = self.named_apart(near, other)
                 wide = other if other.reduced else near
                 stores, slots = other.stores | near.stores, other.slots | near.slots
@@ -228,15 +230,36 @@ class Planner:
                 break
         self.regions.append(region)
 
+    def share_loops(self, one: Region, other: Region) -> bool:
+        """Return whether two regions may be one: of the same loops, or one has no reduction and runs over all."""
+        if all(ir.leaves(a) == ir.leaves(b) for a, b in ((one.outer, other.outer), (one.reduced, other.reduced))):
+            return True
+        point, row = (one, other) if not one.reduced else (other, one)
+        loops = {*ir.leaves(row.outer), *ir.leaves(row.reduced)}
+        alike = not point.reduced and bool(row.reduced) and set(ir.leaves(point.outer)) == loops
+        return alike and not self.products(row) and not any(a.window for a in row.reduced)
+
+    def products(self, region: Region) -> set[ir.Value]:
+        """Return the products of a region that run in tiles: each wants a nest of its own."""
+        values = region.stores.values()
+        self.tiles |= {v: frozenset(filter(tile_of, ir.walk(v))) for v in values if v not in self.tiles}
+        return {product for value in values for product in self.tiles[value]}
+
+    def near(self, region: Region, other: Region) -> Region:
+        """Return the region with what it reads of another one computed in its place, unless that is a long chain."""
+        found = inlined(region, other)
+        deep = any(ir.depth(value, self.depths) > ir.DEEPEST for value in found.stores.values())
+        return region if deep else found
+
     def apart(self, one: Region, other: Region) -> bool:
         """Return whether two regions of the same loops want nests of their own.
 
         One that stores many pieces of a buffer has the registers of all of them, and so have products.
         """
         pieces = one.slots.keys() & other.written.keys()
-        if pieces and (len(one.slots) + len(other.slots) > MOST_PIECES or products(one)):
+        if pieces and (len(one.slots) + len(other.slots) > MOST_PIECES or self.products(one)):
             return True
-        return products(one) != products(other) or self.is_tiled(one) != self.is_tiled(other)
+        return self.products(one) != self.products(other) or self.is_tiled(one) != self.is_tiled(other)
 
     def named_apart(self, region: Region, other: Region) -> Region:
         """Return the region with names of its own for pieces of buffers of which the other one stores a piece."""
@@ -249,8 +272,7 @@ class Planner:
     def is_tiled(self, region: Region) -> bool:
         """Return whether blocks will share the rows of a region: few long ones, of scans alone."""
         few = 8 * ir.size_of(region.outer) < self.split.rows and ir.size_of(region.reduced) >= self.split.length
-        kinds = {type(v) for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Reduce | ir.Scan)}
-        return not self.split.scans and few and kinds == {ir.Scan}
+        return not self.split.scans and few and {type(v) for v in reductions_in(region)} == {ir.Scan}
 
     def cut(self, value: ir.Value, main: Key | None) -> ir.Value | None:
         """Return a load in place of a reduction that has other loops than the region, or None to keep the value."""
@@ -372,24 +394,9 @@ def inlined(region: Region, other: Region) -> Region:
     return replace(region, stores={b: rewrite(v, change) for b, v in region.stores.items()})
 
 
-def share_loops(one: Region, other: Region) -> bool:
-    """Return whether two regions may be one: they have the same loops, or one has no reduction and runs over all."""
-    if all(ir.leaves(a) == ir.leaves(b) for a, b in ((one.outer, other.outer), (one.reduced, other.reduced))):
-        return True
-    point, row = (one, other) if not one.reduced else (other, one)
-    loops = {*ir.leaves(row.outer), *ir.leaves(row.reduced)}
-    alike = not point.reduced and bool(row.reduced) and set(ir.leaves(point.outer)) == loops
-    return alike and not products(row) and not any(a.window for a in row.reduced)
-
-
 def rounding_of(value: ir.Value) -> str:
     """Return the dtype of sixteen bits to which the graph rounds a product in tiles, so that it is stored so; or ""."""
     return value.rounded if isinstance(value, ir.Reduce) and tile_of(value) else ""
 
 
 MOST_PIECES = 64  # of one buffer that a nest stores
-
-
-def products(region: Region) -> set[ir.Value]:
-    """Return the products of a region that run in tiles: each wants a nest of its own."""
-    return {v for v in ir.walk(*region.stores.values()) if tile_of(v)}

@@ -17,19 +17,27 @@ def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> i
     `change` returns the replacement of a value, or None to keep it and visit its children.
     """
     memo: dict[ir.Value, ir.Value] = {}
-
-    def visit(v: ir.Value) -> ir.Value:
+    below: dict[ir.Value, tuple[ir.Value, ...]] = {}
+    path = [value]  # no recursion: chains of steps are deep
+    while path:
+        v = path[-1]
+        if v not in memo and v not in below:
+            if new := change(v):
+                memo[v] = new
+            else:
+                below[v] = ir.children(v)
+                path += [child for child in reversed(below[v]) if child not in memo]
+                continue
         if v not in memo:
-            memo[v] = change(v) or rebuilt(v, visit)
-        return memo[v]
-
-    return visit(value)
+            memo[v] = rebuilt(v, memo.__getitem__)
+        path.pop()
+    return memo[value]
 
 
 def rebuilt(value: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
     """Return the value over visited children, or itself when none changed."""
     before = ir.children(value)
-    after = tuple(visit(child) for child in before)
+    after = tuple(map(visit, before))
     if all(a is b for a, b in zip(after, before, strict=True)):
         return value
     match value:

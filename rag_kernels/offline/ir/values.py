@@ -280,6 +280,17 @@ def walk(*roots: Value, enter: Callable[[Value], bool] = lambda _: True) -> Iter
                 yield value
 
 
+DEEPEST = 160  # operators one behind another of a value that is not stored: a module may unroll a loop of any length
+
+
+def depth(value: Value, known: dict[Value, int]) -> int:
+    """Return how many operators stand one behind another in a value, and add that of each to `known`."""
+    for v in walk(value, enter=lambda v: v not in known):
+        if v not in known:
+            known[v] = 1 + max((known[child] for child in children(v)), default=0)
+    return known[value]
+
+
 def forms(value: Value) -> list[Form]:
     """Return the affine indices that a value itself has."""
     if isinstance(value, Load):

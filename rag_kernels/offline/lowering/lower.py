@@ -66,6 +66,7 @@ class Lowering:
     growing: dict[str, Node] = field(default_factory=dict)  # the longest concatenation that begins as this one
     slots: dict[str, tuple[ir.Atom, int]] = field(default_factory=dict)  # its dimension, and how many are in place
     made: set[ir.Value] = field(default_factory=set)  # loads of whole buffers that a step of its own writes
+    depths: dict[ir.Value, int] = field(default_factory=dict)  # how many operators stand one behind another in a value
     short: int = 0  # sums of at most so many terms are written out
     shared: frozenset[str] = frozenset()  # names of values that several products read
     again: int = FEW_AGAIN  # expressions that are cheap enough to be computed at every place that reads them
@@ -118,7 +119,8 @@ class Lowering:
                     return Entry(buffer=node.name)
                 if made := None if isinstance(found, tuple) else self.already_made(found, node.outputs[0].dtype):
                     return made
-                if node.name in self.shared and isinstance(found, ir.Value) and is_computed_again(found):
+                again = node.name in self.shared and isinstance(found, ir.Value) and is_computed_again(found)
+                if isinstance(found, ir.Value) and (again or ir.depth(found, self.depths) > ir.DEEPEST):
                     return Entry(buffer=self.store(found, node.name, node.outputs[0].dtype))
                 return Entry(values, dtype=node.outputs[0].dtype, view=node if self.is_view(node, name) else None)
         if not operator(name).view:

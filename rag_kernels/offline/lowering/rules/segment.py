@@ -86,6 +86,7 @@ def embedding_bag(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
     rows = indexed(lowering, table, [0], [index])
     if weights is not None:
         each = lowering.value(weights)
+        each = lowering.reload(each) if len(ir.leaves(each.dims[0])) > 1 else each  # rows are one loop
         each, rows = lowering.align([lowering.with_dims(each, (*each.dims, ())), rows])
         rows = lowering.with_dims(lowering.op(mul, rows, each), rows.dims)
     takes = None
