@@ -213,6 +213,19 @@ def test_a_long_chain_of_steps_is_stored_now_and_then(tmp_path: Path) -> None:
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 
 
+def test_what_is_costly_and_the_same_for_all_lanes_is_computed_around_them(tmp_path: Path) -> None:
+    """g++ leaves functions inside of a vectorised loop: in sums of columns, and in points of an outer product."""
+    body = "return (x * y.exp()[:, None] * y.sin()[:, None]).sum(0), y.tanh()[:, None] * y.sigmoid()"
+    fp = functional("lanes", Case(body, "torch.randn(40, 50)", "torch.randn(40)"))
+    plan = write(fp, CpuParameters())
+    assert plan is not None and {"column", "point"} <= {*plan.schedules}
+    loops = re.findall(r"for \(int64_t l = lo; l < hi; \+\+l\) \{\n(.*?)\n +\}", plan.candidate.source, flags=re.DOTALL)
+    assert [name for body in loops for name in re.findall(r"rk_(?:exp|sin|tanh)(?=\()", body)] == [
+        "rk_exp"
+    ]  # of x alone
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
 def test_columns_of_many_tensors_leave_registers_for_their_block() -> None:
     init = "self.b = nn.ParameterList(nn.Parameter(torch.rand(64, 80)) for _ in range(14))"
     body = "import math; t = math.prod([*self.b], start=x); return t.sum(0) + y"

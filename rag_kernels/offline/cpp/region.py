@@ -7,6 +7,7 @@ columns in small arrays; a `point` region is one pass. Long sums go through shor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from rag_kernels.offline.codegen.c_types import CTYPES
@@ -30,6 +31,7 @@ from rag_kernels.offline.cpp import order as order_cpp
 from rag_kernels.offline.cpp import scatter as scatter_cpp
 from rag_kernels.offline.cpp import segments as segments_cpp
 from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion, SegmentRegion
+from rag_kernels.offline.fusion.stored_first import is_costly
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
@@ -73,7 +75,8 @@ class CpuParameters:
         return True
 
 
-SHARED_ELEMENTS = 8192  # of a region that several threads share
+SHARED_ELEMENTS = 8192  # of a region that several threads share, if each takes few operators; of fewer where it takes
+MANY_OPERATORS = 32  # several times as many
 COLUMN_BLOCK = 64  # rows summed in float before they join the double
 KEEP_LIMIT = 1 << 16  # longest row whose values are kept, in elements
 
@@ -223,7 +226,9 @@ class CpuRegion(RegionPrinter):
         """Return the clause that lets threads share a region of enough elements: waking them takes microseconds."""
         nest = self.nest
         loops = [*nest.outer, *([nest.lane] if nest.lane else []), *nest.reduced]
-        return f"if ({' * '.join(loop.size for loop in loops) or '1'} > {SHARED_ELEMENTS})"
+        operators = sum(isinstance(v, ir.Op) for v in ir.walk(*self.values))
+        most = SHARED_ELEMENTS // max(1, operators // MANY_OPERATORS)
+        return f"if ({' * '.join(loop.size for loop in loops) or '1'} > {most})"
 
     # Row schedule ---------------------------------------------------------------------------------------------
 
@@ -384,19 +389,43 @@ class CpuRegion(RegionPrinter):
         inner_stores = self.inner_stores()
         if inner_stores:
             self.hoist(list(inner_stores.values()), task)
-            inner = Scope(task)
+            same = self.same_for_lanes(inner_stores.values(), task)
+            inner = Scope(same)
             self.lane_scans(list(inner_stores.values()), task, inner)
             for buffer in inner_stores:
                 inner.lines += self.store(buffer, inner)
-            task.lines += around(nest.reduced, self.lane_loop(inner.lines))
+            task.lines += around(nest.reduced, [*same.lines, *self.lane_loop(inner.lines)])
         if len(inner_stores) < len(self.stores):
-            inner = Scope(task)
-            for buffer in [b for b in self.stores if b not in inner_stores]:
+            buffers = [b for b in self.stores if b not in inner_stores]
+            same = self.same_for_lanes((self.stores[b] for b in buffers), task, nest.region.reduced)
+            inner = Scope(same)
+            for buffer in buffers:
                 inner.lines += self.store(buffer, inner)
+            task.lines += same.lines
             task.lines += self.lane_loop(around(nest.reduced if nest.schedule == "point" else [], inner.lines))
         bounds = [f"const int64_t lo = tile * {width}, hi = lo + {width} < {size} ? lo + {width} : {size};"]
         declared = f"const int64_t tiles = ({nest.lane.size} + {width} - 1) / {width};"
         return ["{", *indent([declared, *self.tasks([*bounds, *task.lines], [], "tiles")]), "}"]
+
+    def same_for_lanes(self, roots: Iterable[ir.Value], task: Scope, loops: Iterable[ir.Atom] = ()) -> Scope:
+        """Return a scope around the loop over lanes, with what is costly and the same for all of them.
+
+        g++ takes little out of a vectorised loop: no function. What runs over one of `loops` stays inside.
+        """
+        nest, scope = self.nest, Scope(task)
+        inside = {*(nest.lane.leaves if nest.lane else ()), *loops}
+        todo, seen = [*roots], set[ir.Value]()
+        while todo:
+            value = todo.pop()
+            if value in seen or task.find(value) is not None or isinstance(value, ir.Reduce | ir.Scan):
+                continue
+            seen.add(value)
+            below = tuple(ir.walk(value)) if ir.tree_atoms(value).isdisjoint(inside) else ()
+            if any(map(is_costly, below)) and not any(isinstance(v, ir.Reduce | ir.Scan) for v in below):
+                self.printer.emit(value, scope)
+            else:
+                todo += ir.children(value)
+        return scope
 
     def lane_loop(self, body: list[str], bounds: tuple[str, str] = ("lo", "hi")) -> list[str]:
         """Return the vectorised loop over the lanes of a task."""
@@ -436,7 +465,8 @@ class CpuRegion(RegionPrinter):
         """Add one pass over columns for these reductions, at the places where the guards hold."""
         roots = [v.arg for v in found] + [g for v in found for g in v.guards]
         self.hoist(roots, task)
-        inner = Scope(task)
+        same = Scope(task) if guards else self.same_for_lanes(roots, task)
+        inner = Scope(same)
         self.lane_scans(roots, task, inner)
         parts: list[tuple[str, str, str]] = []  # float partial sums with their totals
         for v in found:
@@ -450,7 +480,7 @@ class CpuRegion(RegionPrinter):
                 total, cell = cell, self.array(ctype, f"{name}_part", "", task)
                 parts.append((cell, start_of(v.kind, v.dtype), C[v.kind].step.format(a=total, v=cell)))
             inner.lines.append(C[v.kind].step.format(a=cell, v=self.printer.emit(v.arg, inner)))
-        task.lines += self.column_pass_loop(self.guarded(inner.lines, guards), parts)
+        task.lines += self.column_pass_loop([*same.lines, *self.guarded(inner.lines, guards)], parts)
 
     def guarded(self, body: list[str], guards: tuple[ir.Index, ...]) -> list[str]:
         """Return the lane loop over only those lanes for which the guards hold."""
