@@ -15,7 +15,7 @@ from support import generated_kernels as numbers
 from support.deep_cases import BOTTLENECKS, MANY_SUMS, RESIDUAL
 from support.generated_kernels import Case, functional, worst_ratio
 
-from rag_kernels.offline.compose import write
+from rag_kernels.offline.compose import stopped_at, write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.kernel_text import KernelText, Parameter
@@ -224,6 +224,12 @@ def test_what_is_costly_and_the_same_for_all_lanes_is_computed_around_them(tmp_p
         "rk_exp"
     ]  # of x alone
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+def test_an_argument_that_a_rule_does_not_know_leaves_the_operator_to_the_library() -> None:
+    """Numbers were rounded to whole ones, whatever the decimals."""
+    case = Case("return torch.round(x, decimals=2) + y", "torch.randn(4, 5)", "torch.randn(5)")
+    assert stopped_at(functional("decimals", case), CpuParameters()) == ("round (another form)",)
 
 
 def test_columns_of_many_tensors_leave_registers_for_their_block() -> None:

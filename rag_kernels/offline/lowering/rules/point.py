@@ -67,8 +67,10 @@ def pointwise(function: Pointwise) -> Rule:
     arity = len(signature(function).parameters)
 
     def rule(lowering: Lowering, node: Node) -> ir.Value:
+        if node.kwargs or len(node.args) > arity:  # as decimals of a rounding
+            raise ir.Unfusable("another form")
         dtype = operand_dtype(lowering, node)
-        args = [lowering.value(a, dtype) for a in node.args[:arity]]
+        args = [lowering.value(a, dtype) for a in node.args]
         return lowering.op(function, *args, dtype=out_dtype(node))
 
     return rule
