@@ -194,8 +194,8 @@ class Loaded:
                 self.hold(at)
             case JoinExchange(at, size):
                 self.join(at, size, fds[0])
-            case UseThreads(count, alone):
-                self.threads(count, alone=alone)
+            case UseThreads(count, levels):
+                self.threads(count, levels)
             case CallOn(at, times, limit_s):
                 reply = self.call_on(at, times, limit_s)
             case CallTogether(first, second, times):
@@ -331,12 +331,13 @@ class Loaded:
                 torch.cuda.synchronize()
         return Pulled(form, bound.intact(), is_ieee(), self.in_order, self.waited)
 
-    def threads(self, count: int, *, alone: bool) -> None:
+    def threads(self, count: int, levels: int) -> None:
         """Use another number of OpenMP threads, in torch and in the kernel's own runtime.
 
-        A thread that is `alone` is told of so many, and gets none: as where a limit is reached, or within a region.
+        Without `levels` a thread is told of so many, and gets none: as where a limit is reached, or within a region.
+        With two of them each thread of a team may have a team.
         """
-        use_team(count, alone=alone)
+        use_team(count, levels)
         self.settings = team_settings()
 
     def call_on(self, at: int, times: int, limit_s: float) -> Called:
@@ -376,7 +377,7 @@ class Loaded:
                     return made, True
             return made, False
 
-        with ThreadPoolExecutor(1, initializer=partial(use_team, count, alone=False)) as other:
+        with ThreadPoolExecutor(1, initializer=partial(use_team, count)) as other:
             there = other.submit(some, second)
             made, differs = some(first)
         return Called(made, differs or there.result()[1])
@@ -389,7 +390,7 @@ class Loaded:
         end_s, failed = time.monotonic() + limit_s, list[Exception]()
 
         def once() -> None:
-            use_team(1, alone=False)
+            use_team(1)
             try:
                 self.runs[at]()
             except Exception as error:

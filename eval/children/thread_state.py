@@ -152,8 +152,11 @@ def team_settings() -> tuple[int, ...]:
     return found
 
 
-def use_team(count: int, *, alone: bool) -> None:
-    """Have this thread's teams be of so many threads from now on; `alone`, of one, though it is told of more."""
+def use_team(count: int, levels: int = 1) -> None:
+    """Have this thread's teams be of so many threads from now on; without `levels` of one, though it is told of more.
+
+    With two of them a thread of a team has such a team, too, where it asks for one.
+    """
     torch.set_num_threads(count)
     if count > _MANY:
         with suppress(AttributeError):
@@ -161,4 +164,5 @@ def use_team(count: int, *, alone: bool) -> None:
     with suppress(OSError):
         openmp = ctypes.CDLL(_OPENMP)
         openmp.omp_set_num_threads(count)
-        openmp.omp_set_max_active_levels(0 if alone else 1)
+        openmp.omp_set_nested(levels > 1)  # of older ones, which set the other by it
+        openmp.omp_set_max_active_levels(levels)

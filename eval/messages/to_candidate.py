@@ -181,10 +181,10 @@ class Hashed:
 
 @dataclass(frozen=True, slots=True)
 class UseThreads:
-    """Use another number of OpenMP threads; `alone` gives one, whatever is asked for: `Done`."""
+    """Use another number of OpenMP threads, in so many levels of teams; 0 give one, whatever is asked for: `Done`."""
 
     count: int
-    alone: bool = False
+    levels: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -600,8 +600,8 @@ class LoadedCandidate:
         """Return what calls have left behind in the process, but for memory."""
         return self._ask(TellState(), StateLeft)
 
-    def use_threads(self, count: int, *, alone: bool = False) -> None:
-        self._ask(UseThreads(count, alone), Done)
+    def use_threads(self, count: int, *, levels: int = 1) -> None:
+        self._ask(UseThreads(count, levels), Done)
 
     def call_on(self, place: BoundBuffers, times: int, limit_s: float) -> Called:
         """Call it so often on what is there, by one thread, or until the outputs are others."""

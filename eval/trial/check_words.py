@@ -76,7 +76,10 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"\d+ least sizes", "Right at so many sizes of a few hundred elements, with the rests that vectors leave."),
     (r"elsewhere in memory", "Right where tensors begin and end within pages, as PyTorch's do."),
     (r"any alignment", "Right where tensors begin at any of their elements."),
-    (r"other teams of threads", "Right with one thread where it is told of more, and with many."),
+    (
+        r"other teams of threads",
+        "Right with one thread where it is told of more, with many, and with teams in teams.",
+    ),
     (r"\d+ calls in a row", "Right after as many calls, in which a counter of 16 bits begins again."),
     (
         r"other threads and sizes keep nothing",

@@ -373,15 +373,17 @@ class Checks:
         self.found.checks.append("elsewhere in memory")
 
     def teams(self, place: BoundBuffers) -> None:
-        """Check a call that gets fewer threads than it is told of, and one with more than most machines have."""
+        """Check a call that gets fewer threads than it is told of, one whose threads get teams of their own where they
+        ask for some, and one with more than most machines have.
+        """
         session, subject = place.session, self.subject
         if session.on_gpu or "repeats" in self.without:
             return
         drawn = session.rng.choice([n for n in range(FEW_THREADS, MANY_THREADS) if n & (n - 1)])
         most = session.rng.choice(MOST_THREADS)
-        for count, alone in ((max(2, threads()), True), (most, False), (drawn, False)):
-            subject.use_threads(count, alone=alone)
-            told = f"one thread where {count} are told of" if alone else f"{count} threads"
+        for count, levels in ((max(2, threads()), 0), (2, 2), (most, 1), (drawn, 1)):
+            subject.use_threads(count, levels=levels)
+            told = (f"one thread where {count} are told of", f"{count} threads", "teams within teams")[levels]
             self.on_both(place, session.random_recipe(), told)
         subject.use_threads(threads())
         self.found.checks.append("other teams of threads")

@@ -63,7 +63,8 @@ def leaves_nothing(checks: Checks) -> None:
     if not left.settings:
         checks.found.label(SETTINGS)
         return
-    checks.found.checks.append("nothing left behind")
+    if "nothing left behind" not in checks.found.checks:
+        checks.found.checks.append("nothing left behind")
 
 
 def infinities(checks: Checks) -> None:
