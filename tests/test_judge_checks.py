@@ -28,7 +28,16 @@ from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
 from rag_kernels.eval.packed_bits import packed_at
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.process_tree import Resident
-from rag_kernels.eval.records import ONE_CALLER, OTHER_PROCESSORS, Candidate, Crashed, FunctionalProblem, Passed, Wrong
+from rag_kernels.eval.records import (
+    ONE_CALLER,
+    OTHER_PROCESSORS,
+    Candidate,
+    Crashed,
+    FunctionalProblem,
+    Passed,
+    TensorSpec,
+    Wrong,
+)
 from rag_kernels.eval.sessions.admission import admit
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
@@ -41,6 +50,7 @@ from rag_kernels.eval.trial.long_use_checks import (
     FILLED,
     after_refused,
     after_refused_far,
+    far_forms,
     in_filled_memory,
     keeps_nothing,
     kept_bytes,
@@ -594,6 +604,14 @@ def test_memory_that_others_used_a_lost_call_of_many_what_was_refused_and_a_larg
         on_small_stack(checks, place)
         assert checks.found.labels == ["fragile: a small stack"] and "SIGSEGV" in checks.found.notes[0]
     assert found == [FILLED, "many calls by many threads", AFTER_REFUSED]
+
+
+def test_one_size_throughout_is_far_in_lines_or_in_their_number(softmax: FunctionalProblem) -> None:
+    square = TensorSpec((64, 64), "float32")
+    (x,) = softmax.tensors
+    fp = replace(softmax, arguments=(replace(x, spec=square),), outputs=(square,))
+    far = [arguments[0] for arguments, _ in far_forms(fp)]
+    assert [min(shape) for shape in far] == [0, 1] and far[0][1] > 100_000 < far[1][0]
 
 
 def test_products_of_few_bits_at_other_sizes_are_told(judge: LocalJudge, linear: FunctionalProblem) -> None:

@@ -347,7 +347,7 @@ def test_a_candidates_worker_has_an_answer_for_every_request(
             first = replace(first, binding=told, content=content, outputs=outputs, shared_bytes=None)
             fds = (session.content.fd, Arena(problem.outputs).fd)
         reply = answered(subject.worker, numbered(first, 99), fds)
-        assert (reply is None) == isinstance(first, (*ON_GPU_ALONE, Mute, RecordCalls, CallHalves))
+        assert (reply is None) == isinstance(first, (*ON_GPU_ALONE, Mute, RecordCalls, CallHalves, CallOnForms))
         assert reply is None or reply["number"] == 99
         assert subject.call(place) > 0
 

@@ -142,27 +142,29 @@ def most_distinct(problems: Sequence[FunctionalProblem]) -> FunctionalProblem:
 
 def far_forms(fp: FunctionalProblem) -> Iterator[tuple[Shapes, Shapes]]:
     """Yield shapes of arguments and results in which one size is far beyond its own and another one zero or one."""
-    for far in sorted(_sizes(fp), reverse=True)[:MOST_FAR]:
-        tried = [_far(fp, far, none) for none in _sizes(fp) - {far}]
-        forms = [form for form in tried if form is not None]
-        if forms:
-            yield max(forms, key=lambda form: form[0])[1:]
+    forms = [[s.shape for s in specs] for specs in ([a.spec for a in fp.tensors], fp.outputs)]
+    if len(_sizes(fp)) == 1:  # what stands before the last place is told apart by a sign
+        forms = [[(*(-n for n in shape[:-1]), *shape[-1:]) for shape in shapes] for shapes in forms]
+    sizes = {n for shape in (*forms[0], *forms[1]) for n in shape if abs(n) > 1}
+    for far in sorted(sizes, key=lambda n: (abs(n), n), reverse=True)[:MOST_FAR]:
+        found = [form for none in sizes - {far} if (form := _far(forms, far, none)) is not None]
+        if found:
+            yield max(found, key=lambda form: form[0])[1:]
 
 
 def _sizes(fp: FunctionalProblem) -> set[int]:
     return {size for spec in (*(a.spec for a in fp.tensors), *fp.outputs) for size in spec.shape if size > 1}
 
 
-def _far(fp: FunctionalProblem, far: int, none: int) -> tuple[int, Shapes, Shapes] | None:
+def _far(forms: Sequence[Sequence[tuple[int, ...]]], far: int, none: int) -> tuple[int, Shapes, Shapes] | None:
     """Return how many times as large one size may be where another is zero, with the shapes; None if hardly.
 
     What is some tensor's last dimension is one: numbers of lines are divided by it.
     """
-    times, last = FAR // far, {spec.shape[-1] for spec in (*(a.spec for a in fp.tensors), *fp.outputs) if spec.shape}
+    times, last = FAR // abs(far), {shape[-1] for shapes in forms for shape in shapes if shape}
     while times >= LEAST_FAR:
-        sizes = {far: far * times, none: int(none in last)}
-        forms = [[s.shape for s in specs] for specs in ([a.spec for a in fp.tensors], fp.outputs)]
-        arguments, results = (tuple(tuple(sizes.get(n, n) for n in shape) for shape in shapes) for shapes in forms)
+        sizes = {far: abs(far) * times, none: int(none in last)}
+        arguments, results = (tuple(tuple(sizes.get(n, abs(n)) for n in shape) for shape in shapes) for shapes in forms)
         if 8 * sum(map(math.prod, (*arguments, *results))) <= FAR_BYTES:
             return times, arguments, results
         times //= 2
