@@ -68,8 +68,7 @@ CPU_FLAGS: dict[Flavour, str] = {
     "-fno-omit-frame-pointer -O1 -g1",
     "cpu-raced": "-Xpreprocessor -fopenmp -pthread -fsanitize=thread -Werror=tsan -fno-omit-frame-pointer -O1 -g1",
 }
-# Two kernels of one name in a process keep their variables apart, also inline ones and those of templates.
-OWN = "-fvisibility=hidden -fno-gnu-unique"
+OWN = "-fvisibility=hidden"  # kernels of a process keep inline variables of one name apart, as exported ones do
 OPENMP = "rag_openmp.cpp"
 DRIVER = "rag_driver.cpp"
 OBJECT = "kernel.o"  # of a C++ kernel, beside its library
@@ -127,7 +126,7 @@ class Toolchain:
         if flavour == "cuda-checked":
             return f"{nvcc} -lineinfo -O3 $in {linked} -o $out"
         at_once = "--split-compile=8 " if self.splits else ""  # 125 kernels on a busy host: 109 s instead of 277
-        return f"{nvcc} {at_once}-Xcompiler -fPIC,{OWN.replace(' ', ',')} $in -shared -O3 {linked} -o $out"
+        return f"{nvcc} {at_once}-Xcompiler -fPIC,{OWN} $in -shared -O3 {linked} -o $out"
 
     def cpu_flags(self, flavour: Flavour) -> str:
         """Return flags of a C++ kernel.

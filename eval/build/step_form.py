@@ -78,7 +78,7 @@ def apart(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable
         kept = [output.clone() for output in outputs]
         others, ends_s = tuple(map(_turned, given)), perf_counter() + FORWARDS_S
         for _ in range(FORWARDS):
-            forward(*others, **keywords)
+            _finished(forward(*others, **keywords)[0])
             if perf_counter() > ends_s:
                 break
         backward(grads, saved, *given, **keywords)
@@ -100,6 +100,14 @@ def _parted(forward: Callable[..., Any], values: tuple[Any, ...]) -> tuple[tuple
 
 def _tuple(found: Any) -> tuple[Any, ...]:
     return found if isinstance(found, tuple) else (found,)
+
+
+def _finished(outputs: Any) -> None:
+    """Wait for what a GPU has queued, which the time between the halves is of."""
+    import torch
+
+    if any(output.is_cuda for output in outputs):
+        torch.cuda.synchronize()
 
 
 def _turned(value: Any) -> Any:

@@ -204,8 +204,8 @@ class Loaded:
                 reply = self.call_by_threads(at, times, limit_s)
             case CallOnFirst():
                 reply = self.call_on_first(request)
-            case CallOnForms(at):
-                self.code.bind(OfForms(self.bound[at], request), self.bindings[at])()
+            case CallOnForms():
+                self.call_on_forms(request)
             case Mute(instead):
                 self.mute(instead)
             case CallHalves(at):
@@ -416,6 +416,10 @@ class Loaded:
                 return Called(made, False)
             self.code.bind(FirstLines(bound, asked, count), self.bindings[asked.at])()
         return Called(len(asked.counts), False)
+
+    def call_on_forms(self, asked: CallOnForms) -> None:
+        """Call it once on tensors of zeros of other shapes."""
+        self.code.bind(OfForms(self.bound[asked.at], asked), self.bindings[asked.at])()
 
     def mute(self, instead: Instead) -> None:
         """Let the own kernels of a composed source do nothing, or copy, to see whether the result needs them."""

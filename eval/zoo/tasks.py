@@ -32,6 +32,13 @@ class Task:
 
 ROWS = "const int64_t n = x.size(-1), rows = x.numel() / n;\n"
 EACH_ROW = ROWS + ("for (int64_t r = 0; r < rows; ++r) {\n  const float* a = x.data + r * n;\n")
+SOFTMAX_OF_KEPT = """\
+  float* y = out.data + r * n;
+  float top = -INFINITY, total = 0;
+  for (int64_t i = 0; i < n; ++i) top = std::max(top, kept(i));
+  for (int64_t i = 0; i < n; ++i) total += y[i] = expf(kept(i) - top);
+  for (int64_t i = 0; i < n; ++i) y[i] /= total;
+}"""
 
 TASKS = {
     task.name: task
@@ -501,12 +508,8 @@ for (int64_t r = 0; r < rows; ++r) for (int64_t c = 0; c < columns; ++c) {
             EACH_ROW
             + """\
   const auto kept = [&](int64_t i) { return m.data[r * n + i] ? a[i] : -INFINITY; };
-  float* y = out.data + r * n;
-  float top = -INFINITY, total = 0;
-  for (int64_t i = 0; i < n; ++i) top = std::max(top, kept(i));
-  for (int64_t i = 0; i < n; ++i) total += y[i] = expf(kept(i) - top);
-  for (int64_t i = 0; i < n; ++i) y[i] /= total;
-}""",
+"""
+            + SOFTMAX_OF_KEPT,
         ),
         Task(
             "added mask",
@@ -528,12 +531,8 @@ for (int64_t r = 0; r < rows; ++r) for (int64_t c = 0; c < columns; ++c) {
             + """\
   const bool* row = allowed.data + r % n * n;
   const auto kept = [&](int64_t i) { return row[i] ? a[i] : -INFINITY; };
-  float* y = out.data + r * n;
-  float top = -INFINITY, total = 0;
-  for (int64_t i = 0; i < n; ++i) top = std::max(top, kept(i));
-  for (int64_t i = 0; i < n; ++i) total += y[i] = expf(kept(i) - top);
-  for (int64_t i = 0; i < n; ++i) y[i] /= total;
-}""",
+"""
+            + SOFTMAX_OF_KEPT,
         ),
         Task(
             "moving mean",
