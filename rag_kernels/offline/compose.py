@@ -43,6 +43,7 @@ from rag_kernels.offline.fusion.regions import AttentionRegion, Region, reads_of
 from rag_kernels.offline.fusion.rematerialize import with_shared_values, without_rematerialization
 from rag_kernels.offline.graph.cells import with_cells_written_out
 from rag_kernels.offline.graph.complex_parts import with_parts_of_complex
+from rag_kernels.offline.graph.decompositions import with_decompositions
 from rag_kernels.offline.graph.gates import with_gates_apart
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.graph.row_statistics import with_row_statistics
@@ -84,7 +85,7 @@ def write(
     if fp.uses_random:
         return None
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
-    fp = with_parts_of_complex(with_cells_written_out(fp), ours_of_complex(parameters.products, backend))
+    fp = spelled_out(fp, parameters.products, backend)
     if fp.step is not None:
         return write_step(fp, parameters, foreign=foreign, bare=bare)
     made = planned(fp, parameters)
@@ -103,6 +104,12 @@ def write(
     return Plan(
         Candidate(text, "composed", backend), schedules_of(regions), len(regions), library, _stopped([made], foreign)
     )
+
+
+def spelled_out(fp: FunctionalProblem, products: int, backend: Backend) -> FunctionalProblem:
+    """Return the problem in operators that rules know, as far as there are such."""
+    fp = with_parts_of_complex(with_cells_written_out(fp), ours_of_complex(products, backend))
+    return with_decompositions(fp, RULES.keys() | product_rules(2, backend).keys())
 
 
 def write_step(
@@ -198,7 +205,7 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
 def stopped_at(fp: FunctionalProblem, parameters: Parameters) -> tuple[str, ...]:
     """Return the operators that stay with the library, each with the reason in parentheses."""
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
-    fp = with_parts_of_complex(with_cells_written_out(fp), ours_of_complex(2, backend))
+    fp = spelled_out(fp, 2, backend)
     stopped = Lowering(fp).run(RULES | product_rules(2, backend)).stopped
     return tuple(told if told.endswith(")") else f"{told} (no rule)" for told in stopped)
 

@@ -343,6 +343,15 @@ def load(buffer: str, shape: Iterable[int], storage: str) -> Load:
     return Load(dims, arithmetic(storage), buffer, dims, index, storage)
 
 
+def load_again(stored: Load) -> Load:
+    """Return a load of the same whole tensor on loops of its own, numbers where those of the first are."""
+    again = load(stored.buffer, map(size_of, stored.stored), stored.storage)
+    for old, new in zip(stored.stored, again.stored, strict=True):
+        for atom in new:
+            atom.fixed = all(leaf.fixed for leaf in leaves(old))
+    return again
+
+
 FEW_TAPS = 16  # elements of a window that may as well be added up where a part of the sums is taken
 
 

@@ -43,7 +43,7 @@ def apart(lowering: Lowering, value: ir.Value) -> ir.Load:
         for i, group in zip(load.index, load.dims, strict=False)
     )
     if plain and load.shape == lowering.specs[load.buffer].shape:
-        return ir.load(load.buffer, load.shape, load.storage)
+        return ir.load_again(load)
     return lowering.reload(lowering.with_dims(value, value.dims))
 
 

@@ -143,12 +143,14 @@ from rag_kernels.offline.lowering.rules.shape import (
     cross,
     expand,
     flip,
+    held,
     meshgrid,
     narrow,
     permute,
     reshape,
     select,
     shuffled,
+    size_of,
     slice_,
     split,
     squeeze,
@@ -399,6 +401,8 @@ _OWN: dict[str, Rule] = {name: pointwise(function) for name, function in POINTWI
     "triu": triangle(True),
     "masked_fill": masked_fill,
     "where": where_of,
+    "held": held,
+    "sym_size": size_of,
 }
 
 RULES = _OWN | {name: _OWN[op.alias_of] for name, op in OPERATORS.items() if op.alias_of in _OWN}

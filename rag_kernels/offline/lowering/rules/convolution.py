@@ -100,7 +100,7 @@ def windowed(
     if x.dtype != "float32" or weight.dtype != "float32":
         raise ir.Unfusable(f"a convolution of {x.dtype}")
     source, weight = whole_load(lowering, x), operand(lowering, weight)
-    source = ir.load(source.buffer, source.shape, source.storage)  # loops of its own: the window replaces them
+    source = ir.load_again(source)  # loops of its own: the window replaces them
     batch, channels, filters = source.dims[0], source.shape[1] // groups, shape[1] // groups
     over_group, over_channel = ir.regroup(source.dims[1], (groups, channels), fixed=(0,))
     kernel = weight.shape[2:]

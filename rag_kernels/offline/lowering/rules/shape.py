@@ -49,6 +49,19 @@ def view(lowering: Lowering, node: Node) -> ir.Value:
     return lowering.tracked(ir.Op(value.dims, "float32", BITS[dtype][1], (value,)) if dtype in BITS else value)
 
 
+def held(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the value, of which some dimensions have the sizes that they have here and no others."""
+    value = lowering.value(given(node, 0))
+    for leaf in ir.leaves(atom for dim in given(node, 1) for atom in value.dims[dim]):
+        leaf.fixed = True
+    return value
+
+
+def size_of(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the size of a dimension, as it is at the call."""
+    return lowering.size(lowering.value(given(node, 0)).dims[given(node, 1)], "int64")
+
+
 def permute(lowering: Lowering, node: Node) -> ir.Value:
     value = lowering.value(given(node, 0))
     rank, name = len(value.dims), base_name(node.op)
