@@ -30,7 +30,8 @@
         ├── NeedsFunctionalization     ingest.graphs.graph      the graph writes through a view
         ├── LostError                  cluster.records          a judge of a cluster is gone
         ├── RequestError               llm.request              a request to a model gave no usable answer
-        ├── RunsAutograd               ingest.graphs.recording  the forward computes gradients
+        ├── NotWritable                offline.graph.recorded_parts   a decomposition has what no graph says
+        ├── Transforms                 ingest.graphs.recording  the forward computes gradients, or maps functions
         ├── TooManyCalls               ingest.graphs.stand_ins  the forward calls more functions than were allowed
         ├── IllFormed                  offline.ir.wellformed    a stage of the offline compiler made a wrong value
         └── Unfusable                  offline.ir.values        these values cannot share loops

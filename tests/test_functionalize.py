@@ -359,6 +359,26 @@ def test_what_pytorch_asserts_of_values_holds_and_what_a_program_asks_stays_a_br
             torch.ops.aten.equal(x, x)
 
 
+TRANSFORMED = """f = lambda a, b: torch.tanh(a * b).sum()
+mapped = torch.vmap(torch.func.grad(f))(x, y) + torch.vmap(torch.dot)(x, y)[:, None]
+moved = torch.func.jvp(lambda a: (a * y).softmax(-1), (x,), (y,))
+return mapped, *moved, torch.func.jacrev(lambda a: a.sin().sum(0))(x), torch.func.vjp(torch.exp, x)[1](y)[0]"""
+CHECKED = """assert (x * x >= 0).all() and not (y != y).any(), "numbers"
+if not torch.isfinite(x).all() or (
+    x.isnan().any()
+):
+    raise ValueError("not finite")
+return F.gaussian_nll_loss(x, y, x.abs() + 0.1) * 2"""
+
+
+@pytest.mark.parametrize("forward", [TRANSFORMED, CHECKED], ids=["transforms", "checks"])
+def test_functions_of_functions_and_checks_that_only_raise_have_a_form(workers: Workers, forward: str) -> None:
+    done = functionalize(
+        problem("pass", forward, "torch.randn(5, 6), torch.randn(5, 6)", given="x, y"), workers=workers
+    )
+    assert done.verified and not any(node.op.startswith("torch.ops") for node in done.nodes)
+
+
 def test_a_problem_written_for_a_gpu_is_recorded_without_one(workers: Workers) -> None:
     done = functionalize(
         problem(
@@ -531,6 +551,11 @@ BAD = {
     "a tensor of float8_e8m0fnu": problem("pass", "return x.float() * 2", "torch.ones(4, 4).to(torch.float8_e8m0fnu)"),
     "returns a device": problem("pass", "return x * 2", "torch.randn(4), torch.device('cpu')", given="x, d"),
     "returns int": problem("pass", "return 3", "torch.randn(4)"),
+    "write `with torch.enable_grad():` around it": problem(
+        "self.w = nn.Parameter(torch.ones(4))",
+        "return torch.autograd.grad((x * self.w).sum(), self.w)",
+        "torch.randn(4)",
+    ),
     "cannot be recorded: RuntimeError": problem("pass", "return x @ x", "torch.randn(4, 5)"),
     "ended its process": problem("pass", "import os\nos.abort()", "torch.randn(4)"),
     "more memory than": problem(

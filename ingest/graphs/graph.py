@@ -178,7 +178,8 @@ class _Walk:
         elif node.target is getitem:
             self._getitem(node)
         elif isinstance(node.target, OpOverload):
-            self._call(node, node.target)
+            if _makes_tensors(node):
+                self._call(node, node.target)
         elif getattr(node.target, "__name__", "") != "_set_grad_enabled":
             raise ProblemError(f"{self.name}: the forward calls {node.target}, which has no functional form here.")
         if isinstance(node.meta.get("val"), Tensor):
@@ -421,6 +422,11 @@ def _is_full(op: OpOverload) -> bool:
 
 def _nested(value: Any) -> Any:
     return tuple(_nested(v) for v in value) if isinstance(value, list) else value
+
+
+def _makes_tensors(node: fx.Node) -> bool:
+    """Return whether a call made a tensor or wrote one: what it told Python, the recording has followed."""
+    return isinstance(node.meta.get("val"), Tensor | list | tuple) or node.target._schema.is_mutable  # type: ignore[union-attr]
 
 
 def _storage(node: fx.Node) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._functorch import eager_transforms, vmap
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -243,32 +244,41 @@ def _is_fake(tensor: Tensor, mode: FakeTensorMode) -> bool:
     return getattr(tensor, "fake_mode", None) is mode
 
 
-class RunsAutograd(Internal):
-    """The forward computes gradients."""
+class Transforms(Internal):
+    """The forward computes gradients, or maps a function over a dimension."""
+
+
+_TRANSFORMS: tuple[tuple[Any, str], ...] = (
+    (torch.autograd, "_engine_run_backward"),  # both `grad` and `backward` look this name up there
+    (vmap, "vmap_increment_nesting"),
+    (eager_transforms, "grad_increment_nesting"),
+    (eager_transforms, "jvp_increment_nesting"),
+)
 
 
 @contextmanager
-def _without_autograd() -> Iterator[None]:
-    """Raise RunsAutograd inside the block where gradients are computed, by whatever function."""
-    engine: Any = torch.autograd  # both `grad` and `backward` look this name up there
-    run = engine._engine_run_backward
+def _without_transforms() -> Iterator[None]:
+    """Raise Transforms inside the block where gradients or maps are computed, by whatever function."""
+    before = [getattr(module, name) for module, name in _TRANSFORMS]
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise RunsAutograd
+        raise Transforms
 
-    engine._engine_run_backward = refuse
+    for module, name in _TRANSFORMS:
+        setattr(module, name, refuse)
     try:
         yield
     finally:
-        engine._engine_run_backward = run
+        for (module, name), function in zip(_TRANSFORMS, before, strict=True):
+            setattr(module, name, function)
 
 
 def _recorded(forward: Callable[..., Any], fakes: list[Tensor]) -> fx.GraphModule:
-    """Record a forward as it is written, or below autograd where it computes gradients."""
+    """Record a forward as it is written, or below autograd where it computes gradients or maps functions."""
     try:
-        with _without_autograd():
+        with _without_transforms():
             return make_fx(forward, pre_dispatch=True, _allow_non_fake_inputs=True)(*fakes)
-    except RunsAutograd:
+    except Transforms:
         with sdpa_kernel(SDPBackend.MATH):  # as products and a softmax: the others are of one device, in one piece
             return make_fx(forward, decomposition_table=of_backward(), _allow_non_fake_inputs=True)(*fakes)
 
@@ -290,6 +300,11 @@ def _record(problem: Problem, forward: Callable[..., Any], fakes: list[Tensor]) 
     except (ProblemError, MemoryError):
         raise
     except Exception as error:
+        if "does not require grad" in str(error):
+            raise ProblemError(
+                f"{problem.name}: the forward asks for gradients of what was computed without them, since modules run "
+                "under torch.no_grad() here; write `with torch.enable_grad():` around it."
+            ) from error
         raise ProblemError(f"{problem.name}: the forward cannot be recorded: {error_line(error)}.") from error
 
 

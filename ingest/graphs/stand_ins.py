@@ -6,7 +6,7 @@ Comes in: nothing; `bincount_of_minlength()`, `assertions_hold()` and `replaced_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,11 +17,13 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.overrides import TorchFunctionMode
 
 from rag_kernels.eval.errors import Internal
+from rag_kernels.ingest.graphs.raising_branches import answer_that_goes_on
 
 # Kept whole: a scatter, a table's or a pool's gradient is one operator to a reader, and no sum of plain ones.
 _WHOLE = ("max_pool", "avg_pool", "embedding", "unfold", "cudnn", "miopen")
 _BINCOUNT = torch.ops.aten.bincount.default
 _EQUAL = torch.ops.aten.equal.default
+_VALUE = torch.ops.aten._local_scalar_dense.default
 _ASKED = frozenset[Any]({torch.equal, Tensor.equal, torch.ops.aten.equal, _EQUAL})
 
 
@@ -86,25 +88,33 @@ def assertions_hold() -> Iterator[None]:
     """Let PyTorch's functions find inside the block what they assert of their operands' values, which fakes have not.
 
     `torch.quantile` compares "all within 0 and 1" with true by `aten.equal` up to PyTorch 2.11; where it is false, the
-    module itself fails. A program's own `torch.equal` is a branch on data and stays one.
+    module itself fails. So it does where a truth is asked for by a branch that raises, or an assertion
+    (`F.gaussian_nll_loss`, a forward's own). Other branches on data, and a program's own `torch.equal`, stay such.
     """
     table, callers = fake_impls.op_implementations_dict, _Callers()
-    before = table.get(_EQUAL)
+    before = {op: table.get(op) for op in (_EQUAL, _VALUE)}
 
     def equal(_: Any, op: Any, one: Tensor, other: Tensor) -> bool:
         if callers.inside and one.dim() == other.dim() == 0 and one.dtype == other.dtype == torch.bool:
             return True
         raise DataDependentOutputException(op)
 
-    table[_EQUAL] = equal
+    def value(_: Any, op: Any, one: Tensor) -> bool:
+        answer = answer_that_goes_on() if one.dtype == torch.bool else None
+        if answer is None:
+            raise DataDependentOutputException(op)
+        return answer
+
+    table |= {_EQUAL: equal, _VALUE: value}
     try:
         with callers:
             yield
     finally:
-        if before is None:
-            del table[_EQUAL]
-        else:
-            table[_EQUAL] = before
+        for op, handler in before.items():
+            if handler is None:
+                del table[op]
+            else:
+                table[op] = handler
 
 
 def of_backward() -> dict[Any, Callable[..., Any]]:
@@ -120,6 +130,7 @@ def of_backward() -> dict[Any, Callable[..., Any]]:
     known = {op: rule for op, rule in decomposition_table.items() if wanted(op)}
     own: dict[Any, Callable[..., Any]] = {
         torch.ops.aten._safe_softmax.default: _safe_softmax,
+        torch.ops.aten._efficientzerotensor.default: _zeros,
     }
     return known | own
 
@@ -128,6 +139,11 @@ def _safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tens
     """Return a softmax in which rows that are masked throughout are zeros: by its maximum, which softmax has too."""
     masked = x.amax(dim, keepdim=True) == -torch.inf
     return torch.where(masked, 0.0, torch.softmax(x, dim, dtype=dtype))
+
+
+def _zeros(size: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    """Return the tangent of what does not move, which PyTorch keeps without memory."""
+    return torch.zeros(size, dtype=dtype)
 
 
 @contextmanager
