@@ -33,6 +33,21 @@ def test_every_tuning_parameter_keeps_the_numbers(tmp_path: Path) -> None:
     assert worst_ratio(fp, caller(plan, fp, tmp_path)) < RATIO
 
 
+def test_exponentials_that_are_put_in_order_keep_what_is_below_the_smallest_normal_number(tmp_path: Path) -> None:
+    body = (
+        "p = torch.softmax(x, -1); v, i = torch.topk(p, 30, -1); return i, torch.exp2(x).argsort(1), (v * y).log(), p"
+    )
+    rows = "torch.stack([-(torch.randperm(40) * 0.3 + 86.0) for _ in range(9)]).index_fill(1, torch.tensor([7]), 0.0)"
+    fp = functional("ordered", Case(body, rows, "torch.ones(1)"))
+    plan = write(fp, CpuParameters())
+    assert plan is not None
+    assert worst_ratio(fp, caller(plan, fp, tmp_path)) <= 1, "indices among them"
+    unordered = write(
+        functional("unordered", Case("return x.exp() + y", "torch.randn(9)", "torch.randn(9)")), CpuParameters()
+    )
+    assert unordered is not None and ", bool low" not in unordered.candidate.source
+
+
 def test_a_kernel_serves_other_shapes_of_the_same_graph(tmp_path: Path) -> None:
     body = "return torch.softmax(x * 0.37, -1) + y"
     small = functional("a", Case(body, "torch.randn(5, 100)", "torch.randn(100)"))

@@ -319,7 +319,8 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
         called = region.Needs()
         bodies = "\n".join(region.function_text(f, parameters, called) for f in functions)
         text = f"{region.constants(parameters)}{called.text()}\n{bodies}"
-        return f"// {idea}\n{region.HEAD}\n{math_prelude.used(math_prelude.CPP, called.calls)}{text}"
+        functions_of = math_prelude.GRADUAL if any(f.gradual for f in functions) else math_prelude.CPP
+        return f"// {idea}\n{region.HEAD}\n{math_prelude.used(functions_of, called.calls)}{text}"
     known: dict[str, str] = {}
     needs = cuda.Needs()
     bodies = "\n".join(cuda.function_text(f, parameters, known, needs) for f in functions)

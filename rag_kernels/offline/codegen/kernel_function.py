@@ -17,6 +17,7 @@ from rag_kernels.offline.codegen.reduction_levels import levels
 from rag_kernels.offline.fusion.products import tile_of
 from rag_kernels.offline.fusion.reciprocals import owes_half
 from rag_kernels.offline.fusion.regions import Region
+from rag_kernels.offline.graph.small_numbers import tells_small_from_zero
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number, c_name, numbers, whole_of
 from rag_kernels.offline.ir.patterns import NAMES_DTYPE
@@ -35,6 +36,7 @@ class Function:
     order: tuple[str | Number, ...]
     held: frozenset[str]  # parameters and buffers of the module
     near: bool  # whether functions may be exact to some bits fewer than float32 has
+    gradual: bool  # whether exponentials keep what is below the smallest normal number
 
     def parameters(self, backend: Backend) -> str:
         """Return the C parameter list."""
@@ -87,7 +89,8 @@ def whole_function(
     scratch = tuple(dict.fromkeys(b for r in regions for b in r.written if b not in results))
     whole_order = (*order, *results)
     held = held_by_module(fp)
-    return Function("forward", inputs, tuple(results), scratch, tuple(regions), specs, whole_order, held, owes_half(fp))
+    exact = owes_half(fp), tells_small_from_zero(fp)
+    return Function("forward", inputs, tuple(results), scratch, tuple(regions), specs, whole_order, held, *exact)
 
 
 def held_by_module(fp: FunctionalProblem) -> frozenset[str]:
@@ -110,8 +113,8 @@ def part_function(
     scratch = tuple(b for b in written if b not in outputs)
     named = dict.fromkeys([*inputs, *written, *(b for r in regions for b in r.stores)])
     known = {b: specs[b] for b in named if b in specs}
-    held = held_by_module(fp)
-    return Function(name, inputs, outputs, scratch, tuple(regions), known, order, held, owes_half(fp))
+    held, exact = held_by_module(fp), (owes_half(fp), tells_small_from_zero(fp))
+    return Function(name, inputs, outputs, scratch, tuple(regions), known, order, held, *exact)
 
 
 def short_loops(region: Region, most: int) -> set[ir.Atom]:

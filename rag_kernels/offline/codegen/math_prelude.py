@@ -444,6 +444,49 @@ def called(values: Iterable[ir.Value], form: Form) -> set[str]:
     return calls
 
 
+GRADUAL = CPP | {
+    "rk_exp": (
+        """// exp(x), also below the smallest normal number: adding 1.5 * 2^23 rounds to n and leaves n in the low bits.
+inline float rk_exp(float x) {
+  const float w = x < -104.0f ? -104.0f : x, z = w * 1.442695041f + 12582912.0f, n = z - 12582912.0f;
+  const bool low = x < -87.3f;
+  const float y = rk_shifted(z, rk_small_exp((w - n * 0.693359375f) + n * 2.12194440e-4f), low);
+  return x < 88.722839f ? y : x + INFINITY;
+}
+inline double rk_exp(double x) { return std::exp(x); }
+""",
+        ("rk_shifted", "rk_small_exp"),
+    ),
+    "rk_exp2": (
+        """// 2^x, as rk_exp has it.
+inline float rk_exp2(float x) {
+  const float w = x < -151.0f ? -151.0f : x, z = w + 12582912.0f, r = w - (z - 12582912.0f);
+  float p = 0.000153533621f;
+  p = p * r + 0.00133988746f;
+  p = p * r + 0.00961843736f;
+  p = p * r + 0.0555033247f;
+  p = p * r + 0.240226479f;
+  p = p * r + 0.693147203f;
+  const float y = rk_shifted(z, p * r + 1.0f, x < -125.0f);
+  return x < 128.0f ? y : x + INFINITY;
+}
+inline double rk_exp2(double x) { return std::exp2(x); }
+""",
+        ("rk_shifted",),
+    ),
+    "rk_shifted": (
+        CPP["rk_shifted"][0]
+        + """inline float rk_shifted(float z, float p, bool low) {
+  const uint32_t bits = (uint32_t(rk_int(z)) << 23) + uint32_t(rk_int(p)) + (low ? 32u << 23 : 0u);
+  return rk_bits(int32_t(bits)) * (low ? 2.3283064365386963e-10f : 1.0f);
+}
+""",
+        ("rk_bits",),
+    ),
+}
+"""The same for graphs that tell small numbers from zero; an exponential takes longer."""
+
+
 def used(table: dict[str, tuple[str, tuple[str, ...]]], calls: Collection[str]) -> str:
     """Return the text of the functions that are called, and of those that they call."""
     wanted: list[str] = []
