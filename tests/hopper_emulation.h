@@ -14,6 +14,7 @@ struct CUtensorMap {
   int64_t sizes[5], strides[5];
   int box[5];
   bool rounds;
+  int swizzle;
   int lower[3], upper[3], every[3], pixels;  // of a window
 };
 enum CUtensorMapDataType {
@@ -40,8 +41,8 @@ inline char* in_shared_memory(uint32_t address, unsigned block) {
       return shared_arrays[i].base + block * shared_arrays[i].bytes + (address - address_of(i));
   std::abort();
 }
-inline char* swizzled(uint32_t address, unsigned block, int line = 128) {
-  return in_shared_memory(address ^ ((address >> 7 & (line / 16 - 1)) << 4), block);
+inline char* swizzled(uint32_t address, unsigned block, int line = 128) {  // by 0: as it is
+  return in_shared_memory(!line ? address : address ^ ((address >> 7 & (line / 16 - 1)) << 4), block);
 }
 
 struct EmulatedBarrier {
@@ -76,7 +77,8 @@ CUtensorMap tma_map(const T* p, const int64_t (&sizes)[RANK], const int64_t (&st
   constexpr int bytes = sizeof(T);
   CUtensorMap map = {(const char*)p, bytes, RANK, {}, {}, {}, type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32};
   for (int d = 0; d < RANK; ++d) map.sizes[d] = sizes[d], map.strides[d] = strides[d], map.box[d] = box[d];
-  if (box[0] * bytes != swizzle || swizzle > 128 || strides[0] != 1) std::abort();  // what the driver would refuse, or more
+  map.swizzle = swizzle;  // what the driver would refuse, or more:
+  if ((swizzle ? box[0] * bytes != swizzle : box[0] * bytes % 16) || swizzle > 128 || strides[0] != 1) std::abort();
   for (int d = 0; d < RANK; ++d)
     if (box[d] > 256 || (d && strides[d] * bytes % 16) || sizes[d] <= 0) std::abort();
   return map;
@@ -84,7 +86,7 @@ CUtensorMap tma_map(const T* p, const int64_t (&sizes)[RANK], const int64_t (&st
 template <class T> int64_t tma_padded(int64_t elements);
 inline void tma_prefetch(const CUtensorMap*) {}
 inline void load_box(const CUtensorMap& map, uint32_t to, unsigned block, const int (&corner)[5]) {
-  if (to % 1024 && map.box[1] >= 8) std::abort();
+  if (map.swizzle ? to % 1024 && map.box[1] >= 8 : to % 128 || corner[0] * map.bytes % 16) std::abort();
   int lines = 1;
   for (int d = 1; d < map.rank; ++d) lines *= map.box[d];
   for (int line = 0; line < lines; ++line)
@@ -95,7 +97,7 @@ inline void load_box(const CUtensorMap& map, uint32_t to, unsigned block, const 
         const int64_t at = int64_t(corner[d]) + rest % map.box[d];
         inside = inside && at >= 0 && at < map.sizes[d], offset += at * map.strides[d];
       }
-      char* const place = swizzled(to + (line * map.box[0] + e) * map.bytes, block, map.box[0] * map.bytes);
+      char* const place = swizzled(to + (line * map.box[0] + e) * map.bytes, block, map.swizzle);
       if (inside) std::memcpy(place, map.from + offset * map.bytes, map.bytes);
       else std::memset(place, 0, map.bytes);
       if (inside && map.rounds) *(uint32_t*)place = (*(uint32_t*)place + 0x1000u) & 0xffffe000u;
@@ -116,13 +118,19 @@ template <class... C> void tma_load(const CUtensorMap* map, uint32_t to, uint32_
   tma_load_all(map, to, bar, 1u << cluster_rank(), places...);
 }
 
+inline void bulk_load(uint32_t to, const void* from, int bytes, uint32_t bar) {
+  if (to % 16 || uintptr_t(from) % 16 || bytes % 16) std::abort();
+  std::memcpy(in_shared_memory(to, resident_block()), from, bytes);
+  EmulatedBarrier& at = barrier_at(bar, resident_block());
+  at.bytes -= bytes, at.settle();
+}
 // Pixels at which a window begins, one after the other: along a row, down the rows, through the images.
 template <int RANK, class T>
 CUtensorMap tma_window_map(const T* p, const int64_t (&sizes)[RANK], const int (&lower)[RANK - 2],
                            const int64_t (&upper)[RANK - 2], const int (&every)[RANK - 2], int channels, int pixels,
                            CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32) {
   constexpr int bytes = sizeof(T);
-  CUtensorMap map = {(const char*)p, bytes, RANK, {}, {}, {channels}, type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32};
+  CUtensorMap map = {(const char*)p, bytes, RANK, {}, {}, {channels}, type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, 128};
   map.pixels = pixels;
   const int bits[] = {0, 15, 7, 4}, corner = 1 << bits[RANK - 2];
   if (channels * bytes > 128 || pixels > 1024) std::abort();  // what the driver would refuse
@@ -188,7 +196,7 @@ inline void wgmma_commit() {}
 template <int LATER> void wgmma_wait() { group_sync<128>(0); }
 template <int N> void wgmma_hold(float (&)[N]) {}
 inline uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint32_t stride, int line = 128) {
-  const uint64_t swizzle = line == 128 ? 1 : line == 64 ? 2 : 3;
+  const uint64_t swizzle = line == 128 ? 1 : line == 64 ? 2 : line == 32 ? 3 : 0;
   return uint64_t((at & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 | swizzle << 62;
 }
 inline float number_at(const char* p, const rk::bf16*) { return *(const rk::bf16*)p; }
@@ -197,7 +205,11 @@ inline float number_at(const char* p, const float*) { return __uint_as_float(*(c
 // One number of a factor: its lane and its term, by the descriptor.
 template <class T, bool LANES> float factor_at(uint64_t from, int lane, int term) {
   const uint32_t at = (from & 0x3fff) << 4, leading = (from >> 16 & 0x3fff) << 4, stride = (from >> 32 & 0x3fff) << 4;
-  const int line = 256 >> (from >> 62);
+  const int line = from >> 62 ? 256 >> (from >> 62) : 0;
+  if (!line) {
+    const uint32_t place = term * sizeof(T), offset = lane / 8 * stride + lane % 8 * 16 + place / 16 * leading + place % 16;
+    return number_at(in_shared_memory(at + offset, resident_block()), (const T*)nullptr);
+  }
   const uint32_t offset = LANES ? lane / 64 * leading + term / 8 * stride + term % 8 * 128 + lane % 64 * sizeof(T)
                                 : lane / 8 * stride + lane % 8 * line + term * sizeof(T);
   return number_at(swizzled(at + offset, resident_block(), line), (const T*)nullptr);

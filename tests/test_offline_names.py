@@ -43,7 +43,11 @@ PAIR = Case(
     init="self.g = nn.Linear(64, 64); self.h = nn.Linear(64, 64)",
 )
 PAIRS = {"pair": PAIR, "pair_16": halved(PAIR, "bfloat16")}
-CASES = PAIRS | numbers.CASES | products.CASES | MANY | HALVES | ATTENTION
+PIECES = Case(
+    "return self.c(x)", "torch.randn(1, 24, 9, 9)", "torch.randn(1)", init="self.c = nn.ConvTranspose2d(24, 8, 4, 2)"
+)
+FURTHER_PARAMETERS = {"pieces": (CudaParameters(products=2, tensor=2, turns=3),)}
+CASES = {"pieces": PIECES} | PAIRS | numbers.CASES | products.CASES | MANY | HALVES | ATTENTION
 TYPE = (
     r"(?:bool|int|unsigned|CUtensorMap|uint64_t|int64_t|uint32_t|float|double|float4|dim3|auto|MaxSum|Place|Team|Cluster|Quotient|"
     r"Pack<\w+, \d>)"
@@ -72,7 +76,7 @@ def test_no_argument_keeps_a_name_that_generated_code_declares(name: str) -> Non
     known = {a.name for a in fp.arguments} | {node.name for node in fp.nodes}
     constants = tuple(constant for constant, _ in fp.constants)
     found = set()
-    for parameters in PARAMETERS:
+    for parameters in (*PARAMETERS, *FURTHER_PARAMETERS.get(name, ())):
         plan = write(fp, parameters)
         found |= declared(plan.candidate.source) if plan else set()
     assert not {n for n in found - known if c_name(n) == n and not n.startswith(constants)}

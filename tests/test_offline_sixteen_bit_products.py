@@ -541,6 +541,50 @@ def test_the_copy_engine_reads_windows(name: str, tmp_path: Path) -> None:
     assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
 
 
+# The same over pieces of images, each loaded once for all places of the window: edges, dilation, phases of which a
+# piece has both, slices of three dimensions with a stride, results stored one by one and several together.
+PIECES = {
+    "a piece and its surroundings": (
+        Case(
+            "return self.c(x)",
+            "torch.randn(1, 12, 13, 35)",
+            "torch.randn(1)",
+            init="self.c = nn.Conv2d(12, 40, (5, 3), padding=(1, 2), dilation=(1, 2))",
+        ),
+        CudaParameters(products=2, tensor=2, turns=3),
+    ),
+    "both phases": (
+        Case(
+            "return F.gelu(self.c(x) - y)",
+            "torch.randn(2, 20, 5, 19)",
+            "torch.randn(70, 1, 1)",
+            init="self.c = nn.ConvTranspose2d(20, 70, (5, 3), (3, 2), (1, 1), (1, 0), dilation=(2, 1))",
+        ),
+        CudaParameters(products=2, tensor=2, turns=3),
+    ),
+    "slices": (
+        halved(
+            Case(
+                "return self.c(x).relu() * y",
+                "torch.randn(2, 8, 5, 9, 16)",
+                "torch.randn(2, 20, 2, 9, 16)",
+                init="self.c = nn.Conv3d(8, 20, 3, (2, 1, 1), (0, 1, 1))",
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2, turns=3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_pieces_of_images_come_with_their_surroundings(name: str, tmp_path: Path) -> None:
+    case, parameters = PIECES[name]
+    fp, plan = drafted(name, case, parameters, "tma_chunks", regions=1)
+    assert ("wide_tail" in plan.candidate.source) == (name == "slices")
+    assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
+
+
 def test_a_round_drafts_no_text_twice() -> None:
     fp = functional("round", halved(Case("return x @ y", "torch.randn(64, 64)", "torch.randn(64, 64)"), "float16"))
     plans = list(first_plans(fp, CudaParameters()))

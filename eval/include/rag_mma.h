@@ -107,9 +107,10 @@ __device__ __forceinline__ void stmatrix_x4(uint32_t to, const uint32_t (&r)[4])
 // Factors lie in shared memory, swizzled by 128 bytes as TMA writes them, at multiples of 1024 bytes. A tile of 128
 // bytes of terms a row: wgmma_descriptor(address, 1, 1024), the next 16 (TF32 8, fp8 32) terms 32 bytes on. Lanes side
 // by side (sixteen bits only, LANES_LEFT or LANES_RIGHT 1): slabs of 64 lanes are `leading` bytes apart, groups of
-// eight terms `stride` bytes. `line`: the swizzle, where it is of 64 or 32 bytes.
+// eight terms `stride` bytes. `line`: the swizzle, where it is of 64 or 32 bytes; with 0 there is none: eight rows of
+// sixteen bytes lie after one another, the next sixteen bytes of terms `leading` bytes on, the next eight rows `stride`.
 __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint32_t stride, int line = 128) {
-  const uint64_t swizzle = line == 128 ? 1 : line == 64 ? 2 : 3;
+  const uint64_t swizzle = line == 128 ? 1 : line == 64 ? 2 : line == 32 ? 3 : 0;
   return uint64_t((at & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 | swizzle << 62;
 }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -6,7 +6,7 @@ stands before them, with no piece that nobody uses.
 
 from __future__ import annotations
 
-from rag_kernels.offline.cuda.gemm import few_rows_text, tensor_core_text, text, wgmma_text, window_text
+from rag_kernels.offline.cuda.gemm import few_rows_text, patch_text, tensor_core_text, text, wgmma_text, window_text
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.cuda.segments import HEAD as SEGMENTS
@@ -46,6 +46,7 @@ def products(needs: Needs) -> str:
     parts += [text.SPLIT] if needs.splits else []
     parts += [wgmma_text.HOST] if needs.copies else []
     parts += [window_text.HOST] if needs.windows else []
+    parts += [patch_text.HOST] if needs.patches else []
     parts += [tensor_core_text.HEAD] if needs.tensor_cores else []
     parts += [tensor_core_text.one_instruction(numbers) for numbers in sorted(needs.passes | needs.few)]
     parts += [tensor_core_text.one_product(numbers) for numbers in sorted(needs.passes)]

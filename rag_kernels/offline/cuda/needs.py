@@ -21,8 +21,9 @@ class Needs:
 
     `splits` is of products on plain cores whose depth is split. `copy_engine` is of kernels that it feeds, with a
     warpgroup's products of so many `columns`; `copies` is of those whose factors may be copied for it, `windows` of
-    those that read through a window; `passes` are the number formats of tensor-core products in one pass, `few` those
-    of products of few rows; `order` has the functions that sorts call, `calls` the mathematical ones.
+    those that read through a window, `patches` of those over pieces of images; `passes` are the number formats of
+    tensor-core products in one pass, `few` those of products of few rows; `order` has the functions that sorts call,
+    `calls` the mathematical ones.
     """
 
     tiles: bool = False
@@ -38,6 +39,7 @@ class Needs:
     columns: set[int] = field(default_factory=set)
     copies: bool = False
     windows: bool = False
+    patches: bool = False
     passes: set[str] = field(default_factory=set)
     few: set[str] = field(default_factory=set)
 

@@ -15,9 +15,10 @@ from rag_kernels.offline.codegen.kernel_function import Function
 from rag_kernels.offline.codegen.statements import Printer
 from rag_kernels.offline.cuda.gemm.few_rows import few_rows_kernel
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
+from rag_kernels.offline.cuda.gemm.patch import convolution_kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel, numbers_of, serves
 from rag_kernels.offline.cuda.gemm.wgmma import wgmma_kernel
-from rag_kernels.offline.cuda.gemm.window import by_images, window_kernel
+from rag_kernels.offline.cuda.gemm.window import by_images
 from rag_kernels.offline.cuda.kernel_text import KernelText, arguments_of, constexprs
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.region import CudaRegion, Launch
@@ -65,7 +66,7 @@ class Product:
             return None
         apart = by_images(kernel)
         made = wgmma_kernel(kernel, wanted) or (wgmma_kernel(apart, wanted) if apart else None)
-        made = made or window_kernel(kernel, wanted)
+        made = made or convolution_kernel(kernel, wanted)
         if not made:
             return None
         text, arguments, widths, pointers = self.printed(made, name)

@@ -49,7 +49,7 @@ class CudaParameters:
     few: int = 1  # columns of a block of a product of few rows, 1 for what fits, or 0 for no kernel of its own
     shape: int = 0  # of a tile on Hopper: rows * 1000 + columns, or 0 for what fits
     clusters: int = 0  # blocks that share what they load there, or 0 for what fits
-    turns: int = 0  # 2 where two groups take tiles in turn, 1 where both share one, or 0 for what fits
+    turns: int = 0  # 2: two groups take tiles in turn, 1: both share one, 3: so over pieces of images; 0: what fits
     attention: int = 2  # attention as one operator of ours: 1 by mma.sync, 2 by wgmma where that serves, 0 not at all
     keys: int = 0  # of a tile of attention by wgmma, or 0 for what fits
     in_turn: int = 1  # whether its warpgroups take turns at multiplying, where there are two

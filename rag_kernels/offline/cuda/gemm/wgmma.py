@@ -180,6 +180,19 @@ class WgmmaKernel(Kernel):
         return self.shape.columns // (2 if self.second else 1)
 
     @property
+    def tall(self) -> int:
+        """Return the rows of the result that a tile has."""
+        return self.shape.rows
+
+    def right_lanes(self, lanes: str) -> str:
+        """Return of how many lanes of the right factor tiles are made, as C."""
+        return lanes
+
+    def tiles_along(self, lanes: str) -> str:
+        """Return how many tiles lie along so many lanes of the right factor, as C."""
+        return f"tiles({lanes}, {self.wide})"
+
+    @property
     def maps(self) -> dict[str, Matrix]:
         """Return the factors by the names of their maps."""
         assert self.left and self.right
@@ -223,15 +236,15 @@ class WgmmaKernel(Kernel):
         multiply = f"rk::wgmma_{SHORT_NAMES[self.numbers]}"
         if self.numbers in HALF:
             multiply += f"<{int(self.left.lanes_inside)}, {int(self.right.lanes_inside)}>"
-        step, last = text.FROM_SHARED, "  release(before);\n"
-        if self.by_registers:
-            step, last = text.FROM_REGISTERS, ""
-        consumer = text.CONSUMER.replace("STEP", step).replace("  LAST\n", last)
+        last = "" if self.by_registers else "  release(before);\n"
+        consumer = text.CONSUMER.replace("STEP", self.step()).replace("  LAST\n", last)
         consumer = consumer.replace("MULTIPLY", multiply)
-        strips = text.STRIPS_TURNED if self.turned else text.STRIPS
-        strips = strips.replace("TAILS", "\n".join(indent(self.tails())))
+        strips = self.strips().replace("TAILS", "\n".join(indent(self.tails())))
         producer = text.PRODUCER.replace("BATCHES", "\n".join(indent(indent(indent(self.before_loads())))))
         producer = producer.replace("LOADS", "\n".join(indent(indent(indent(indent(self.loads()))))))
+        maps = [given for _, given in self.factors() if given in ("left_map", "right_map")]
+        prefetch = ", ".join(f"rk::tma_prefetch(&{one})" for one in maps)
+        producer = producer.replace("PREFETCH", f"{prefetch};").replace("BROUGHT", self.bytes_brought())
         inside = [
             *text.RELEASE.splitlines(),
             *consumer.splitlines(),
@@ -245,7 +258,8 @@ class WgmmaKernel(Kernel):
             self.constants(),
             f"constexpr bool ALTERNATE = {str(self.shape.alternate).lower()};",
             f"const int rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {self.terms};",
-            f"const int batches = {c.extents(c.batches)}, of_left = {of_left}, of_right = {of_right};",
+            f"const int batches = {c.extents(c.batches)};",
+            f"const int of_left = {of_left}, of_right = {self.right_lanes(of_right)};",
             *self.begin().replace("KIND", kind).splitlines(),
             *producer.splitlines(),
             *indent([line.replace("KIND", kind) for line in inside]),
@@ -257,6 +271,18 @@ class WgmmaKernel(Kernel):
             "#endif",
         ]
         return lines
+
+    def step(self) -> str:
+        """Return the products of a step."""
+        return text.FROM_REGISTERS if self.by_registers else text.FROM_SHARED
+
+    def strips(self) -> str:
+        """Return the loop over the parts of a tile that go through shared memory."""
+        return text.STRIPS_TURNED if self.turned else text.STRIPS
+
+    def bytes_brought(self) -> str:
+        """Return the bytes that the loads of a step bring, as C."""
+        return "STAGE"
 
     def begin(self) -> str:
         """Return the statements by which blocks find their tiles."""
@@ -317,13 +343,23 @@ class WgmmaKernel(Kernel):
         scope.known |= {place: f"ahead[{i}]" for i, place in enumerate(places)}
         tail = "\n".join(indent(indent([*head, *self.tail_of_one(scope)])))
         one = self.rows_of_one(places).replace("OTHER\n", text.OTHER_ONE if second else "")
+        one = one.replace("COLUMN_OF_LANE", self.column_at("lane % ACROSS"))
         one = one.replace("COLUMN", "\n".join(indent(columns))).replace("TAIL", tail)
         if not self.wide_tail():
             return one.splitlines()
         several = text.SEVERAL.replace("OTHER\n", text.OTHER if second else "")
         several = several.replace("TAIL", "\n".join(indent([*head, *self.tail_of_several(Scope(rows))])))
-        several = several.replace("NEXT", str(self.next))
+        several = several.replace("COLUMN_OF_VECTOR", self.column_at("e % (ACROSS / NEXT) * NEXT"))
+        several = several.replace("ALL_INSIDE", self.all_inside()).replace("NEXT", str(self.next))
         return ["if (wide_tail) {", *indent(several.splitlines()), "} else {", *indent(one.splitlines()), "}"]
+
+    def column_at(self, lane: str) -> str:
+        """Return which column of the result a lane of a strip is, as C: `columns` or more where there is none."""
+        return f"from + {lane}"
+
+    def all_inside(self) -> str:
+        """Return when all columns of a strip are the result's, as C."""
+        return "from + ACROSS <= columns"
 
     @property
     def next(self) -> int:
@@ -489,9 +525,14 @@ class WgmmaKernel(Kernel):
         return f"{before}, CU_TENSOR_MAP_DATA_TYPE_TFLOAT32" if self.numbers == "tf32" else ""
 
     def text(self, name: str, parameters: list[Parameter], body: list[str], widths: dict[str, str]) -> KernelText:
-        maps = [Parameter("const __grid_constant__ CUtensorMap", f"{side}_map") for side in self.maps]
-        every = [*maps, *parameters, *(Parameter("bool", flag) for flag in widths), *PARTS]
+        factors = [parameter for parameter, _ in self.factors()]
+        every = [*factors, *parameters, *(Parameter("bool", flag) for flag in widths), *PARTS]
         return KernelText((self.contraction.note(),), "__global__ void __launch_bounds__(384, 1) ", name, every, body)
+
+    def factors(self) -> list[tuple[Parameter, str]]:
+        """Return the parameters by which the kernel knows its factors, and what is given for them, as C."""
+        kind = "const __grid_constant__ CUtensorMap"
+        return [(Parameter(kind, f"{side}_map"), f"{side}_map") for side in self.maps]
 
     def hopper_launch(
         self, name: str, arguments: list[str], widths: dict[str, str], pointers: dict[str, str]
@@ -502,17 +543,17 @@ class WgmmaKernel(Kernel):
         assert self.left and self.right
         each = s.blocks * s.columns // 2 * 128
         groups = 1 if s.alternate else 2
-        every = ", ".join([*(f"{side}_map" for side in self.maps), *arguments, *widths, "parts", "partial", "arrived"])
+        every = ", ".join([*(given for _, given in self.factors()), *arguments, *widths, "parts", "partial", "arrived"])
         lanes = self.wide if self.second else s.columns // s.cluster
         return [
             *(
                 line
                 for n, m in self.maps.items()
-                for line in self.map(m, n, s.rows if n == "left" else lanes, pointers)
+                for line in self.map(m, n, self.tall if n == "left" else lanes, pointers)
             ),
             *(f"const bool {flag} = {condition};" for flag, condition in widths.items()),
-            f"const int64_t across = tiles({of_left}, {s.rows * s.cluster}) * {self.phases};",
-            f"const int64_t all = ({c.extents(c.batches)}) * across * tiles({of_right}, {self.wide});",
+            f"const int64_t across = tiles({of_left}, {self.tall * s.cluster}) * {self.phases};",
+            f"const int64_t all = ({c.extents(c.batches)}) * across * {self.tiles_along(of_right)};",
             "const int64_t places = by_device([] {",
             f"  return rk::cluster_places({name}, 384, {s.cluster}, {self.shared_bytes});",
             "});",

@@ -79,6 +79,6 @@ def shape_of(wanted: tuple[int, int, int], found: Shape) -> Shape:
     if size:
         rows, columns = divmod(size, 1000)
         found = Shape(rows, columns, alternate=rows * columns <= 128 * 128)
-    cluster, alternate = cluster or found.cluster, turns == 2 if turns else found.alternate
+    cluster, alternate = cluster or found.cluster, turns == 2 if turns in {1, 2} else found.alternate
     alternate = alternate or found.rows == 64
     return replace(found, cluster=cluster, alternate=alternate, band=16 // cluster)

@@ -56,7 +56,7 @@ PRODUCER = """\
 if (group == 0) {
   rk::fewer_registers<40>();
   if (threadIdx.x == 0) {
-    rk::tma_prefetch(&left_map), rk::tma_prefetch(&right_map);
+    PREFETCH
     int s = 0, round = 0;
     for (uint32_t item = first; item < all; item += stride) {
       place(item);
@@ -64,7 +64,7 @@ BATCHES
       for (int k = begin; k < end; ++k) {
         if (round) rk::mbarrier_wait(empty + 8 * s, (round - 1) & 1);
         const uint32_t bar = full + 8 * s, left = base + s * STAGE, right = left + LEFT_BYTES;
-        rk::mbarrier_expect(bar, STAGE);
+        rk::mbarrier_expect(bar, BROUGHT);
 LOADS
         if (++s == STAGES) s = 0, ++round;
       }
@@ -238,7 +238,7 @@ TAILS
 # that loads of several vectors are under way together...
 SEVERAL = """\
 const auto several = [&](int e) {
-  const KIND row = top + e / (ACROSS / NEXT), column = from + e % (ACROSS / NEXT) * NEXT;
+  const KIND row = top + e / (ACROSS / NEXT), column = COLUMN_OF_VECTOR;
   const float* const at = staged + e / (ACROSS / NEXT) * PITCH;
   const int in = e % (ACROSS / NEXT) * NEXT ^ exchanged(e / (ACROSS / NEXT));
   float sum[NEXT];
@@ -248,19 +248,19 @@ const auto several = [&](int e) {
 OTHER
 TAIL
 };
-if (top + DOWN <= rows && from + ACROSS <= columns) {
+if (top + DOWN <= rows && ALL_INSIDE) {
 #pragma unroll
   for (int i = 0; i < DOWN * ACROSS / NEXT / 32; ++i) several(lane + 32 * i);
 } else {
 #pragma unroll 1
   for (int e = lane; e < DOWN * ACROSS / NEXT; e += 32)
-    if (top + e / (ACROSS / NEXT) < rows && from + e % (ACROSS / NEXT) * NEXT < columns) several(e);
+    if (top + e / (ACROSS / NEXT) < rows && COLUMN_OF_VECTOR < columns) several(e);
 }"""
 
 # ... or, where these cannot be stored at once, one column, of which it goes down the rows. What lies where results do
 # is loaded for several rows before anything is made of it: registers are few here, and nobody else brings it forward.
 ONE = """\
-const KIND column = from + lane % ACROSS;
+const KIND column = COLUMN_OF_LANE;
 if (column < columns) {
 COLUMN
 EARLY

@@ -54,6 +54,9 @@ class Axis:
     step: int = 1
     later: str = ""
     fewest: int = 0  # elements of a window, in any phase
+    most: int = 0
+    reach: int = 0  # how far beyond the first element of a window, in any phase, another one lies
+    count: int = 0  # windows
 
     def of_filter(self, tap: str) -> str:
         """Return which of the filter's elements a tap is, as C."""
@@ -162,7 +165,9 @@ def axis_of(place: Place) -> Axis:
     """Return a dimension without phases; its sizes are left out."""
     first = place.offset - ((place.taps - 1) * -place.apart if place.apart < 0 else 0)
     apart, back = abs(place.apart), place.apart < 0
-    return Axis("", "", first, place.every, apart, str(place.taps), back, place.taps, fewest=place.taps)
+    reach, taps = (place.taps - 1) * apart, place.taps
+    axis = Axis("", "", first, place.every, apart, str(taps), back, taps, fewest=taps, most=taps, reach=reach)
+    return replace(axis, count=place.windows)
 
 
 def phased(number: int, phase: Phase, place: Place) -> Axis | None:
@@ -175,8 +180,11 @@ def phased(number: int, phase: Phase, place: Place) -> Axis | None:
     first = min(at for at in firsts if at is not None)
     later = [0 if at is None else at - first for at in firsts]
     told = "".join(f"phase{number} == {n} ? {at} : " for n, at in enumerate(later[:-1]))
-    axis = Axis("", "", first, 1, -place.apart_in(phase), f"taps{number}", True, place.taps, fewest=fewest)
-    return replace(axis, begin=f"first{number}", step=phase.step, later=f"({told}{later[-1]})")
+    apart = -place.apart_in(phase)
+    reach = max((p.taps - 1) * apart + at for p, at in zip(places, later, strict=True) if p)
+    axis = Axis("", "", first, 1, apart, f"taps{number}", True, place.taps, fewest=fewest, most=most, reach=reach)
+    count = -(-place.windows // phase.stride)
+    return replace(axis, begin=f"first{number}", step=phase.step, later=f"({told}{later[-1]})", count=count)
 
 
 def filled(phase: Phase) -> Phase:
@@ -303,6 +311,7 @@ class WindowKernel(WgmmaKernel):
     window: Window | None = None
     steps: tuple[Poly, Poly, Poly] = ({}, {}, {})  # of filters: rows, places of the window, channels
     bytes_of_line: int = LINE
+    channels: int = 0  # of this problem
 
     def note(self, needs: Needs) -> None:
         assert self.window and self.left
@@ -368,22 +377,27 @@ class WindowKernel(WgmmaKernel):
         for n in range(LINE // self.line):
             place = f"(k * {LINE // self.line} + {n})" if self.line < LINE else "k"
             out += [f"const int tap{n} = {place} % {taps}, channel{n} = {place} / {taps} * {self.block};"]
-            rest, offsets, of_filter, below = f"tap{n}", [], [], 1
-            for axis in reversed(self.window.axes):
-                at = f"{rest} % {axis.taps}"
-                offset = f"({axis.taps} - 1 - {at}) * {axis.apart}" if axis.backwards else f"{at} * {axis.apart}"
-                offsets.append(f"{offset} + {axis.later}" if axis.later else offset)
-                of_filter.append(f"{axis.of_filter(f'({at})')}{f' * {below}' if below > 1 else ''}")
-                rest, below = f"({rest} / {axis.taps})", below * axis.whole
+            offsets, tap = self.places_of_tap(f"tap{n}")
             froms = [f"from_{k}" for k in reversed(range(len(self.window.axes)))]
             places = ", ".join([f"channel{n}", *froms, "image", *offsets])
-            tap = " + ".join(of_filter) if self.contraction.phases else f"tap{n}"
             left = f"left + {n * s.rows * self.line}"
             right = f"right + {n * s.columns * self.line}" + (f" + rank * {share * self.line}" if all_ else "")
             out.append(f"rk::tma_load(&left_map, {left}, bar, channel{n}, {tap}, row0);")
             several, mask = ("_all", f"{(1 << s.cluster) - 1}, ") if all_ else ("", "")
             out.append(f"rk::tma_load_window{several}(&right_map, {right}, bar, {mask}{places});")
         return out
+
+    def places_of_tap(self, number: str) -> tuple[list[str], str]:
+        """Return where a window's element of this number lies along each axis, innermost first, and the filter's."""
+        assert self.window
+        rest, offsets, of_filter, below = number, list[str](), list[str](), 1
+        for axis in reversed(self.window.axes):
+            at = f"{rest} % {axis.taps}"
+            offset = f"({axis.taps} - 1 - {at}) * {axis.apart}" if axis.backwards else f"{at} * {axis.apart}"
+            offsets.append(f"{offset} + {axis.later}" if axis.later else offset)
+            of_filter.append(f"{axis.of_filter(f'({at})')}{f' * {below}' if below > 1 else ''}")
+            rest, below = f"({rest} / {axis.taps})", below * axis.whole
+        return offsets, " + ".join(of_filter) if self.contraction.phases else number
 
     def condition(self, pointers: dict[str, str]) -> str:
         assert self.window and self.left
@@ -424,8 +438,11 @@ def line_for(channels: int, itemsize: int) -> int:
     return min((128, 64, 32), key=lambda line: (-(-channels * itemsize // line) * line, -line))
 
 
-def window_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WindowKernel | None:
-    """Return the kernel for a contraction in one pass whose right factor is read through a window, or None."""
+def window_kernel(kernel: TensorKernel, wanted: tuple[int, int, int], fewest: int = FEWEST) -> WindowKernel | None:
+    """Return the kernel for a contraction in one pass whose right factor is read through a window, or None.
+
+    There is none for fewer channels than `fewest`.
+    """
     phases = [filled(phase) for phase in kernel.contraction.phases if any(phase.taps)]
     c, numbers = replace(kernel.contraction, phases=phases, together=True), kernel.numbers
     found = window_read(c, c.right) if numbers else None
@@ -433,7 +450,7 @@ def window_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WindowK
     if found is None or found.filters is None:
         return None
     window, itemsize = found.window, 2 if numbers in HALF else 4
-    if ir.size_of(found.channels) < FEWEST or (
+    if ir.size_of(found.channels) < fewest or (
         window.whole == 1 and itemsize == 4
     ):  # which a copy costs more than it gives
         return None
@@ -458,4 +475,5 @@ def window_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WindowK
         window=window,
         steps=found.steps,
         bytes_of_line=line,
+        channels=channels,
     )
