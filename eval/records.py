@@ -185,6 +185,16 @@ class IndexBound:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeSize:
+    """A size of a tensor that a node makes of nothing, which is that of an argument's dimension at all sizes."""
+
+    node: str
+    dim: int
+    argument: str
+    of: int  # the argument's dimension
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingStep:
     """How a problem is a forward and its gradients: the first inputs are gradients of outputs, then come the forward's.
 
@@ -227,6 +237,7 @@ class FunctionalProblem:
     bounds: tuple[IndexBound, ...] = field(default=(), metadata=LATER)  # of other integers no bound is known
     as_drawn: tuple[str, ...] = field(default=(), metadata=LATER)  # which index something once computed with, by leaf
     step: TrainingStep | None = field(default=None, metadata=LATER)
+    made: tuple[MadeSize, ...] = field(default=(), metadata=LATER)  # of other sizes that a node names none is known
 
     @property
     def tensors(self) -> tuple[TensorArgument, ...]:

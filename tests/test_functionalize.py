@@ -113,6 +113,10 @@ def test_sizes_are_read_from_the_shapes_of_arguments_and_serve_others(workers: W
     ):
         assert text in written, text
     assert "alone" not in written and "are numbers" not in written
+    told = {(made.dim, made.argument, made.of) for made in done.made}
+    assert told == {(0, "x", 1), (0, "x", 2)}, (
+        "arange(M) and ones((K,)); how long the keys are, no argument tells alone"
+    )
     # An odd length and another batch: sizes at which nothing was recorded. The constants' sizes stay.
     verify(Problem("cached", CACHED.replace("= 2, 16, 32, 24, 4", "= 3, 19, 32, 24, 4")), done.source, done.arguments)
 

@@ -18,7 +18,7 @@ from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, worst_ratio
 
-from rag_kernels.eval.records import FunctionalProblem
+from rag_kernels.eval.records import FunctionalProblem, MadeSize
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters
@@ -230,6 +230,22 @@ def test_pieces_concatenations_and_windows_are_served_at_other_sizes(
     for rows, columns in ((8, 12), (10, 18), (16, 30)):
         other = functional("other", replace(case, x=f"torch.randn({rows}, {columns})"))
         assert worst_ratio(other, numbers.caller(plan, other, tmp_path)) <= numbers.RATIO
+
+
+def test_what_is_made_of_nothing_and_factors_read_twice_are_as_long_as_at_the_call(tmp_path: Path) -> None:
+    """Sums over edges begin with as many zeros as there are nodes; a Gram matrix reads one tensor as both factors."""
+    body = "z = torch.zeros(*x.shape, dtype=x.dtype).index_add(0, y, x[y] * 2); "
+    body += "c = torch.cat((x[:, None], x[:, None] * 2), 1); "
+    case = Case(
+        f"{body}c = c.tanh(); g = c @ c.mT; return z.exp(), g[:, y % 2, y % 2]", "torch.randn(9, 72)", "torch.arange(5)"
+    )
+    fp = functional("edges", case)
+    [zeros] = [node.name for node in fp.nodes if node.op.startswith("aten.zeros")]
+    fp = replace(fp, made=(MadeSize(zeros, 0, "x", 0), MadeSize(zeros, 1, "x", 1)))
+    plan = write(fp, CpuParameters(products=2, short=0))
+    assert plan is not None and plan.candidate.tier == "kernel", plan and plan.stopped
+    other = functional("other", replace(case, x="torch.randn(14, 80)", y="torch.arange(11)"))
+    assert worst_ratio(other, numbers.caller(plan, other, tmp_path)) <= numbers.RATIO
 
 
 def test_a_loop_along_two_inputs_windows_is_checked_against_both() -> None:

@@ -137,6 +137,7 @@ def _attempt(
         bounds=index_bounds(graph),
         as_drawn=range_unknown(graph),
         step=first.step,
+        made=sizes.made if sizes else (),
     )
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 from math import prod
 
-from rag_kernels.eval.records import Node, Ref, TensorArgument, Value
+from rag_kernels.eval.aten import operator
+from rag_kernels.eval.records import MadeSize, Node, Ref, TensorArgument, Value
 from rag_kernels.ingest.graphs.graph import Functional, bind, refs
 from rag_kernels.ingest.graphs.spelling import stays_in_call
 
@@ -36,6 +37,7 @@ class NamedSizes:
     texts: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     untold: frozenset[str] = frozenset()
     constants: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    made: tuple[MadeSize, ...] = ()
 
     def of(self, node: Node, argument: str) -> tuple[str, ...] | None:
         """Return the texts of an argument's numbers; None where they are all constants."""
@@ -79,7 +81,20 @@ def named_sizes(graph: Functional, others: Sequence[Functional], taken: set[str]
         texts={key: tuple(one.named(names) if one else "" for one in found) for key, found in told.items()},
         untold=frozenset(node for (node, _), found in told.items() if None in found),
         constants=constants,
+        made=tuple(_made(graph, told, search)),
     )
+
+
+def _made(
+    graph: Functional, told: Mapping[tuple[str, str], Sequence[_Told | None]], search: _Search
+) -> Iterator[MadeSize]:
+    """Yield the sizes of tensors made of nothing that are sizes of arguments themselves."""
+    for node in graph.nodes:
+        if operator(node.op).cost == "factory":
+            sizes = told.get((node.name, "end" if node.op == "aten.arange.default" else "size"), ())
+            for dim, one in enumerate(sizes):
+                if one and one.text == "{}":
+                    yield MadeSize(node.name, dim, *search.read[one.sizes[0]])
 
 
 def holds_sizes(graph: Functional) -> bool:
@@ -130,6 +145,7 @@ class _Search:
     def __init__(self, graph: Functional, others: Sequence[Functional]) -> None:
         self.count = 1 + len(others)
         self.places: dict[Sizes, str] = {}  # sizes of arguments that differ, and where each is read first
+        self.read: dict[Sizes, tuple[str, int]] = {}  # the same as argument and dimension
         self.values: dict[str, list[Sizes]] = {}  # shapes of single tensors that earlier nodes made
         tensors = [[a for a in g.arguments if isinstance(a, TensorArgument)] for g in (graph, *others)]
         for alike in zip(*tensors, strict=True):
@@ -138,6 +154,7 @@ class _Search:
             for d, size in enumerate(shape):
                 if len(set(size)) > 1:
                     self.places.setdefault(size, f"{alike[0].name}.shape[{d}]")
+                    self.read.setdefault(size, (alike[0].name, d))
         self.known: dict[Sizes, _Told | None] = {}
 
     def made(self, nodes: Sequence[Node]) -> None:

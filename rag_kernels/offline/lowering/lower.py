@@ -369,7 +369,8 @@ class Lowering:
 
     def fresh(self, value: ir.Value) -> ir.Value:
         """Return the same value on loops of its own: rebuilt when that is cheap, otherwise stored and read again."""
-        mapping = {a: ir.Form(((ir.Atom(a.size, a.fixed), 1),)) for g in value.dims for a in ir.leaves(g)}
+        same = {a: ir.Atom(a.size, a.fixed, along=ir.Along(((a,),))) for g in value.dims for a in ir.leaves(g)}
+        mapping = {a: ir.Form(((again, 1),)) for a, again in same.items()}
         dims = tuple(tuple(mapping[a].terms[0][0] for a in ir.leaves(g)) for g in value.dims)
         try:
             return ir.rebuild(value, mapping, dims)

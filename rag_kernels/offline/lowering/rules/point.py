@@ -10,7 +10,7 @@ import math
 from inspect import signature
 
 from rag_kernels.eval.aten import base_name
-from rag_kernels.eval.records import Node
+from rag_kernels.eval.records import Node, Ref
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import FLOAT8, HALF, LARGEST, STORED_ONLY, is_float
@@ -286,7 +286,18 @@ def filled(lowering: Lowering, node: Node) -> ir.Value:
     dtype, implied = out_dtype(node), name.startswith(("zeros", "ones"))
     number = int(name.startswith("ones")) if implied else given(node, where, "fill_value")
     constant = ir.Const((), dtype, number) if implied else lowering.scalar(number, dtype)
-    return lowering.with_dims(constant, ir.tensor_dims(node.outputs[0].shape))
+    return lowering.with_dims(constant, made_dims(lowering, node))
+
+
+def made_dims(lowering: Lowering, node: Node) -> tuple[ir.Group, ...]:
+    """Return new loops for a tensor made of nothing, as many as an argument has where one is known to tell."""
+    dims = ir.tensor_dims(node.outputs[0].shape)
+    for size in lowering.fp.made:
+        if size.node == node.name:
+            along = ir.Along((lowering.value(Ref(size.argument)).dims[size.of],))
+            for atom in dims[size.dim]:
+                atom.along = along
+    return dims
 
 
 MOST_LISTED = 16  # numbers of a list that are written out
@@ -316,7 +327,7 @@ def arange(lowering: Lowering, node: Node) -> ir.Value:
     if any(not isinstance(n, int | float) for n in numbers if n is not None):
         raise ir.Unfusable("numbers that are arguments")
     start, step, dtype = numbers[0] or 0, 1 if numbers[2] is None else numbers[2], out_dtype(node)
-    (group,) = ir.tensor_dims(node.outputs[0].shape)
+    (group,) = made_dims(lowering, node)
     terms = tuple((a, 1) for a in group)
     if isinstance(start, int) and isinstance(step, int):
         counted = ir.Form(tuple((a, step) for a in group), start)
