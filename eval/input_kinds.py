@@ -5,6 +5,8 @@ from __future__ import annotations
 # Kinds that go beyond what the problem's own inputs look like (`eval.numerics.input_draws` makes them).
 CONSTANT_ROWS = "constant rows"
 AT_CONSTANTS = "at constants"  # on the thresholds and bounds that stand in the problem, and right beside them
+# Where the module takes but a part of the numbers: on the ends of that part and right beside them, or on one of both.
+ENDS, ONE_END = "ends of its range", (", the lower", ", the upper")
 EDGES = "edges"  # all that counts lies at the very end, and at the beginning
 # Of problems with such operators alone: where exponentials go to nothing; rows of which the largest is far below zero;
 # factors whose products are subnormal; whole numbers, quotients of which are exact. As far below zero as floats go,
@@ -61,6 +63,7 @@ SIDES = "two sides"
 SPECIAL = (
     EDGES,
     AT_CONSTANTS,
+    ENDS,
     LOW,
     DEEP,
     DEEPEST,

@@ -41,6 +41,11 @@ from rag_kernels.eval.records import FunctionalProblem, Node, TensorSpec
 PRODUCTS, SUMS = frozenset({"mul", "pow", "square"}), frozenset({"sum", "mean"})  # of elements, and of these
 SOUGHT_IN = {"searchsorted": 0, "bucketize": 1}  # the position of what ascends
 MANY_STEPS = 5
+# What is exact of a few small whole numbers, in whatever order it is computed.
+EXACT_OF_WHOLE = frozenset(
+    "add sub rsub mul square neg abs relu sum cumsum matmul mm bmm mv linear addmm baddbmm maximum minimum amax amin "
+    "clamp clamp_min clamp_max where floor ceil round trunc sign eq ne lt le gt ge".split()
+)
 DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod"})
 
 
@@ -147,6 +152,13 @@ def has_steps(fp: FunctionalProblem) -> bool:
     return False
 
 
+def meets_steps(fp: FunctionalProblem) -> bool:
+    """Return whether whole numbers meet its steps exactly, in whatever order their sums and products are computed."""
+    traits = [(operator(node.op), base_name(node.op)) for node in fp.nodes]
+    plain = all(name in EXACT_OF_WHOLE or t.free or t.cast or t.cost in ("layout", "factory") for t, name in traits)
+    return plain and has_steps(fp)
+
+
 def _chooses_from_inputs(fp: FunctionalProblem) -> bool:
     """Return whether whatever looks for the largest of many does so among inputs as they are, and does no more."""
     known = as_they_are(fp)
@@ -189,7 +201,8 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
         return len(floats) > 1 and is_elementwise(fp)
     if kind in (SMALL_WHOLE, FAR_APART):
         roles = ("input", "parameter") if kind == SMALL_WHOLE else ("input",)
-        return is_elementwise(fp) and sum(a.role in roles and "float" in a.spec.dtype for a in fp.tensors) > 1
+        suited = is_elementwise(fp) or (kind == SMALL_WHOLE and meets_steps(fp))
+        return suited and sum(a.role in roles and "float" in a.spec.dtype for a in fp.tensors) > 1
     if kind in FAR_PARAMETERS:
         own = [a.spec for a in fp.tensors if a.role == "parameter" and "float" in a.spec.dtype]
         return any(kind == LARGE_PARAMETERS or len(spec.shape) < 2 for spec in own)

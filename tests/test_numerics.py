@@ -16,6 +16,7 @@ from rag_kernels.eval.input_kinds import (
     MASKED_SPIKES,
     MIXED,
     NON_FINITE,
+    ONE_END,
     PEAKS,
     RAISED,
     ROOTS,
@@ -39,7 +40,7 @@ from rag_kernels.eval.numerics.arranged_inputs import (
 )
 from rag_kernels.eval.numerics.blocks import BLOCK
 from rag_kernels.eval.numerics.compare import compare
-from rag_kernels.eval.numerics.input_draws import far_parameter, on_side_of, redraw
+from rag_kernels.eval.numerics.input_draws import at_ends, far_parameter, on_side_of, redraw
 from rag_kernels.eval.numerics.inputs_together import beside_others, put_far_apart, put_same_sums
 from rag_kernels.eval.numerics.integer_draws import next_to_multiples, out_of_range, widest
 from rag_kernels.eval.numerics.oracle import right_answer
@@ -490,6 +491,17 @@ def test_parameters_leave_where_they_begin_and_operands_are_far_apart() -> None:
     assert bool((far.sum(0) == 1).all()) and bool((few.sum(0) == 1).all()), "in each row one is, and another"
     put_far_apart(one_sided := [torch.rand(64, 8) for _ in range(2)], generator, sided=True)
     assert all(bool((o >= 0).all()) for o in one_sided)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-1, 1), (1, 10)])
+def test_what_lies_between_ends_is_put_on_them(low: int, high: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    own = low + (high - low) * torch.rand(4096, generator=generator)
+    for which, wanted in zip(("", *ONE_END), ((True, True), (True, False), (False, True)), strict=True):
+        value = at_ends(own, which, generator)
+        assert bool((value >= low).all()) and bool((value <= high).all())
+        assert tuple(float((value == end).float().mean()) > 0.2 for end in (low, high)) == wanted
+    assert torch.equal(at_ends(normal := torch.randn(4096, generator=generator), "", generator), normal)
 
 
 def test_a_few_indices_are_beyond_what_they_index() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import random
 
 import pytest
+from support.kept import kept_workers
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
@@ -12,6 +14,7 @@ from rag_kernels.eval.scaled_problem import (
     difference,
     fewer,
     fit,
+    free_sizes,
     grown,
     leaving_rest,
     odd_sizes,
@@ -20,7 +23,9 @@ from rag_kernels.eval.scaled_problem import (
     scaled,
     with_sizes,
 )
-from rag_kernels.eval.sessions.session_pool import Between, Grown, Rest, Rung, Square, Tiled
+from rag_kernels.eval.sessions.session_pool import Between, Grown, Multiple, Rest, Rung, Square, Tiled, _tiles
+from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.sizes import _search
 
 CONV = """\
 import torch
@@ -216,7 +221,29 @@ def test_parts_of_sizes_and_rests_of_vectors() -> None:
 
 
 def test_no_other_sizes_are_taken_for_one_another() -> None:
-    assert len({Grown(2), Rest(2, 2), Between(2, 2), Rung("batch", 2), Square(2, 2), Tiled(2, 2, 2)}) == 6
+    several = {Grown(2), Rest(2, 2), Between(2, 2), Rung("batch", 2), Square(2, 2), Multiple(2, 2, 2), Tiled(2, 2, 2)}
+    assert len(several) == 7
+
+
+def test_sizes_as_models_have_them() -> None:
+    text = (
+        "import torch\nROWS = 256\nCOLUMNS = 512\nclass Model(torch.nn.Module):\n"
+        "    def forward(self, x):\n        return torch.relu(x)\n"
+        "def get_inputs():\n    return [torch.randn(ROWS, COLUMNS)]\ndef get_init_inputs():\n    return []\n"
+    )
+    with kept_workers() as workers:
+        fp = functionalize(Problem("p", text), workers=workers)
+    last = list(free_sizes(fp.problem))[-1]
+    assert last == "ROWS"
+    tried = [Multiple(0, 1, 4), Multiple(1, 0, 4), Tiled(0, 5, 1024, shorter=True), Tiled(1, 5, 1024, shorter=True)]
+    told = [difference(fp.problem, next(_search(fp, fp, sizes))) for sizes in tried]
+    assert told == [
+        "ROWS=1024 instead of 256, COLUMNS=256 instead of 512",
+        "COLUMNS=1024 instead of 512",
+        "ROWS=1280 instead of 256, COLUMNS=256 instead of 512",
+        "ROWS=128 instead of 256, COLUMNS=2560 instead of 512",
+    ], told
+    assert _tiles(random.Random(1))[0].times == 5, "which come first, as time may be short"
 
 
 def test_few_of_one_size_may_be_long() -> None:

@@ -11,13 +11,14 @@ from support.kept import kept_judge, kept_workers
 
 from rag_kernels.eval.children.right_answers import LARGER
 from rag_kernels.eval.index_ties import is_rounded
+from rag_kernels.eval.input_kinds import SMALL_WHOLE
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.numerics.compare import UNIT_ROUNDOFF, compare
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, RoundingNoise, rounded_anew, to_tf32
 from rag_kernels.eval.numerics.steps import Choice, as_good, as_near, dense, excused, lone, stepped
 from rag_kernels.eval.problem import problem_from_source
-from rag_kernels.eval.steps import has_steps
+from rag_kernels.eval.steps import has_steps, suits
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.eval.zoo.exploits.red_teams.third_round import SPECIMENS
@@ -418,3 +419,28 @@ def get_init_inputs():
     with kept_workers() as workers:
         fp = functionalize(training_step(problem_from_source("bend", text)), workers=workers)
     assert has_steps(fp) is steps
+
+
+def test_whole_numbers_meet_steps_of_sums_exactly_and_not_of_means() -> None:
+    text = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x, w):
+        return (torch.matmul(x, w).STEP >= 1.0).float()
+
+
+def get_inputs():
+    return [torch.randn(8, 16), torch.randn(16, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+    with kept_workers() as workers:
+        forms = [
+            functionalize(problem_from_source("step", text.replace("STEP", step)), workers=workers)
+            for step in ("relu()", "mean(-1)")
+        ]
+    assert [suits(fp, SMALL_WHOLE) for fp in forms] == [True, False]

@@ -34,6 +34,7 @@ from rag_kernels.eval.input_kinds import (
     AT_CONSTANTS,
     BEGUN,
     DISORDER,
+    ENDS,
     FAR_APART,
     FAR_PARAMETERS,
     FROM_END,
@@ -106,7 +107,15 @@ from rag_kernels.eval.numerics.arranged_inputs import (
 )
 from rag_kernels.eval.numerics.eight_bits import in_float32, narrowed
 from rag_kernels.eval.numerics.exactness_probe import probed_contents, probes_of
-from rag_kernels.eval.numerics.input_draws import at_constants, far_parameter, on_side_of, redraw, spoiled
+from rag_kernels.eval.numerics.input_draws import (
+    at_constants,
+    at_ends,
+    ends_of,
+    far_parameter,
+    on_side_of,
+    redraw,
+    spoiled,
+)
 from rag_kernels.eval.numerics.inputs_together import beside_others, put_far_apart, put_same_sums
 from rag_kernels.eval.numerics.integer_draws import (
     from_the_end,
@@ -278,6 +287,7 @@ class Reference:
             self.begun = self.begun or seed
         torch.manual_seed(self.begun if kind in LINES else seed)
         kind, of_its_side = kind.removesuffix(OF_ITS_SIDE), kind.endswith(OF_ITS_SIDE)
+        kind, end = (ENDS, kind.removeprefix(ENDS)) if kind.startswith(ENDS) else (kind, "")
         with self.device:
             drawn = pytree.tree_leaves(list(self.module.get_inputs()))
             leaves = [in_float32(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in drawn]
@@ -299,6 +309,8 @@ class Reference:
                     value = in_runs(value, generator) if self._may_mask(argument, value) else value
                 elif kind in (ALIKE, UNTRUE) and argument.spec.dtype == "bool":
                     value = torch.full_like(value, kind == ALIKE)
+                elif kind == ENDS:
+                    value = at_ends(value, end, generator)
                 elif kind == AT_CONSTANTS:
                     value = value if is_sorted(value) else at_constants(value, constants, generator)
                 elif not (kind == "own" or is_sorted(value)):
@@ -360,6 +372,7 @@ class Reference:
             own and any(is_constant(t) for t in inputs),
             own and any(self._may_mask(a, t) for a, t in zip(self.fp.tensors, target, strict=True)),
             own and self._keeps(generator),
+            own and any(ends_of(t) for t in inputs),
         )
 
     def _is_free(self, argument: TensorArgument) -> bool:

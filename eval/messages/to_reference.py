@@ -56,6 +56,7 @@ class Drawn:
     alike: bool = False  # a float input is one number throughout, as a state that has not begun
     masks: bool = False  # an input is of two values, as a mask is
     keeps: bool = False  # a buffer of the module is no number throughout, and may be another
+    limited: bool = False  # a float input lies between ends, as probabilities do
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from rag_kernels.eval.input_kinds import (
     DEEPEST,
     DISORDER,
     EDGES,
+    ENDS,
     FADING,
     FAR_APART,
     FAR_PARAMETERS,
@@ -37,6 +38,7 @@ from rag_kernels.eval.input_kinds import (
     MIXED,
     NEARLY,
     NON_FINITE,
+    ONE_END,
     OVERFLOW,
     PIVOTS,
     PROBES,
@@ -57,6 +59,7 @@ LARGEST = {torch.float16: 1e3, torch.float8_e4m3fn: 1e2, torch.float8_e5m2: 1e4}
 MIX, SPIKES = ("spikes", "spikes", "ordinary", "low", "few spikes", "large"), 3  # of rows; in one
 LOUD = {torch.float16: 1e3}  # of a burst, in which what is larger overflows
 EDGE = 16  # elements of a tail: the width of a vector
+NEAR_END = 0.02  # of its range: as near to a whole number is an input to that end of it
 MANY = 16  # lines of a parameter, of which three may be lost
 FEW = 8  # elements: too few for any of them to be zero
 
@@ -78,6 +81,35 @@ def at_constants(own: torch.Tensor, constants: Sequence[float], generator: torch
     return torch.where(torch.rand(own.shape, generator=generator, device=own.device) < 0.5, chosen, normal)
 
 
+def ends_of(own: torch.Tensor) -> tuple[float, ...]:
+    """Return between which ends an input lies, as probabilities, cosines and what is drawn from one to ten do; none
+    where it does not.
+    """
+    if not own.is_floating_point() or own.dim() == 0 or own.numel() < FEW:
+        return ()
+    least, most = float(own.min()), float(own.max())
+    if least >= -1 and most <= 1:
+        return (0.0 if least >= 0 else -1.0, 1.0)
+    near = NEAR_END * (most - least)
+    if not math.isfinite(near) or least - math.floor(least) > near or math.ceil(most) - most > near:
+        return ()
+    return (float(math.floor(least)), float(math.ceil(most)))
+
+
+def at_ends(own: torch.Tensor, which: str, generator: torch.Generator) -> torch.Tensor:
+    """Return an input half of whose elements lie on an end of its range, a few of them beside it; `which` may be one of
+    `ONE_END`.
+    """
+    if not (ends := ends_of(own)):
+        return own
+    drawn, few = torch.rand((2, *own.shape), generator=generator, device=own.device)
+    step = torch.finfo(own.dtype).eps * max(1.0, *map(abs, ends))
+    beside = ends[0] + step, ends[1] - step
+    low, high = (torch.where(few < 0.1, b, end).to(own.dtype) for b, end in zip(beside, ends, strict=True))
+    value = torch.where(drawn < 0.25, low, own) if which != ONE_END[1] else own
+    return torch.where(drawn > 0.75, high, value) if which != ONE_END[0] else value
+
+
 def redraw(
     kind: str,
     own: torch.Tensor,
@@ -94,6 +126,7 @@ def redraw(
         kind
         in {
             "own",
+            ENDS,
             IRREGULAR,
             KEPT,
             DISORDER,

@@ -72,7 +72,8 @@ class ProblemKnowledge:
     one size at a time is several times its own. Thousands of calls at the first of the `least` sizes take a second; the
     others are these with each rest that a vector leaves. `between` are odd multiples of parts of its own; `within`
     other sizes of the inputs, or of the batch, alone, for kernels that refuse others of the module. In `few` one size
-    is one, or less than sixteen; in `square` two sizes are alike that differ elsewhere. `tiles` have one size of
+    is one, or less than sixteen; in `square` two sizes are alike that differ elsewhere, in `multiples` one is four
+    times another, or as many as were drawn. `tiles` have one size of
     several numbers of tiles; `tiled` the same by size and by the tile's length, for kernels that refuse what no tile
     divides. In `drawn` one size is any from an eighth to eight times its own, or a multiple of thousands. `idle` are
     reference workers that sessions have done with.
@@ -91,6 +92,7 @@ class ProblemKnowledge:
     within: Mapping[Reach, FoundSizes] = field(default_factory=dict)
     few: Mapping[Reach, FoundSizes] = field(default_factory=dict)
     square: FoundSizes | None = None
+    multiples: FoundSizes | None = None
     tiles: FoundSizes | None = None
     tiled: Sequence[Sequence[FoundSizes]] = ()
     drawn: FoundSizes | None = None
@@ -134,6 +136,7 @@ class ProblemKnowledge:
             *self.within.values(),
             *self.few.values(),
             self.square,
+            self.multiples,
             self.tiles,
             self.drawn,
             *(sizes for lengths in self.tiled for sizes in lengths),

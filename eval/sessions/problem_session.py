@@ -42,6 +42,7 @@ from rag_kernels.eval.input_kinds import (
     CONSTANT_ROWS,
     DISORDER,
     EDGES,
+    ENDS,
     INFINITE,
     INTEGER_KINDS,
     INTEGERS,
@@ -52,6 +53,7 @@ from rag_kernels.eval.input_kinds import (
     NEARLY,
     NON_FINITE,
     OF_ITS_SIDE,
+    ONE_END,
     OUT_OF_RANGE,
     OVERFLOW,
     PROBES,
@@ -150,6 +152,7 @@ class ProblemSession:
         self.kinds: dict[str, int | None] = {}
         self.ordered = [False] * len(self.specs)  # tensors whose elements ascend, and have to
         self.keeps = False  # whether a buffer may be another one
+        self.limited = False  # whether a float input lies between ends, as probabilities do
         self.masks = False  # whether an input is of two values, as masks are
         self.alike = False  # whether a float input is one number throughout
         self.unsound: dict[int, set[int]] = {}  # by draw, outputs for which the module has no sound answer
@@ -326,6 +329,7 @@ class ProblemSession:
         self.ordered = list(reply.ordered) if kind == "own" else self.ordered
         self.alike = reply.alike if kind == "own" else self.alike
         self.keeps = reply.keeps if kind == "own" else self.keeps
+        self.limited = reply.limited if kind == "own" else self.limited
         self.masks = reply.masks if kind == "own" else self.masks
         return list(reply.structured)
 
@@ -364,7 +368,7 @@ class ProblemSession:
 
     def _special(self, kind: str) -> int | None:
         looks = {"masks": self.masks, "structured": any(self.structured), "ordered": any(self.ordered)}
-        if kind == KEPT and not self.keeps:
+        if (kind == KEPT and not self.keeps) or (kind == ENDS and not (self.limited and self.on_one_side)):
             return None
         if not may_be_given(self.fp, kind, on_gpu=self.on_gpu, **looks):
             return None
@@ -378,6 +382,8 @@ class ProblemSession:
             and kind in SPECIAL
             and kind not in (*SEARCHED, AT_CONSTANTS, IRREGULAR, DISORDER, NEARLY, UNEVEN, KEPT)
         )
+        if kind == ENDS:
+            return next((draw for end in ("", *ONE_END) if (draw := self._sound_draw(kind, end)) is not None), None)
         if sided and kind == SMALL_WHOLE and (draw := self._sound_draw(kind)) is not None:
             return draw  # whole exponents take both sides, where others do not
         return self._sound_draw(kind, OF_ITS_SIDE if sided else "")

@@ -85,14 +85,26 @@ class Square(NamedTuple):
     sizes: Literal["square"] = "square"  # without which it could be equal to a `Between`
 
 
+class Multiple(NamedTuple):
+    """One size that is so many times another one, by their numbers from the last; others make room."""
+
+    larger: int
+    smaller: int
+    times: int
+    sizes: Literal["multiple"] = "multiple"  # without which it could be equal to a `Tiled`
+
+
 class Tiled(NamedTuple):
     """One size, by its number from the last, which are the module's, that is so many tiles of a length; others make
     room.
+
+    Where these are too many there are fewer, or they are `shorter`.
     """
 
     number: int
     times: int
     of: int
+    shorter: bool = False
 
 
 class Drawn(NamedTuple):
@@ -117,17 +129,32 @@ VECTOR, UNROLLED, TILE = 16, 32, 128  # elements
 # What sizes of models leave of a tile: vocabularies of 50257, 32001 and 30522, 577 and 197 patches, 1000 classes.
 USUAL_RESTS = (81, 1, 58, 65, 69, 104)
 AT_ONCE = 5  # sizes: a candidate that is wrong at one of them needs no further ones
-PARTS = (Between(5, 4), Between(7, 4), Between(9, 8), Between(5, 2), Between(3, 4))  # of which one is drawn
 MOST_SQUARES, MOST_TILED = 3, 3  # pairs of sizes, and sizes
 UNITS = (32, 64, 128, 256, 512)  # lengths of tiles, of which the least is looked for that a kernel takes
 FIRST_TIMES, OTHER_TIMES = 3, (1, 2, *range(4, 17))  # of these: no power of two at first
-SOME_TIMES, SOME = range(3, 49), 4  # of the least tiles of UNITS but one, for kernels that take all sizes
+SOME_TIMES, SOME = range(3, 49), 2  # of the least tiles of UNITS but one, for kernels that take all sizes
+# Tiles of hidden layers of models (2560 and 5120, 1536, 3584, 4608, 5632), and how many; then one number of others.
+WIDE_TILES, WIDE_TIMES, OTHER_WIDE_TIMES = (512, 1024), 5, (3, 7, 9, 11)
+FEED_FORWARD = 4  # times as wide are hidden layers of it, the first that is tried
+OTHER_MULTIPLES = (2, 3, 8)
 MOST_DRAWN, DRAWN_TIMES = 3, 8.0  # sizes, and by how much they are less or more at most
 USUAL = 4096  # of which hidden layers and contexts are multiples
 RUNGS = (*(Rung(reach, least) for reach in reversed(REACHES) for least in (64, 128, 256)), Rung("batch", 2))
 NARROWER: tuple[Reach, ...] = ("inputs", "batch")
 OF_THESE: tuple[Literal["odd", "large"] | Between | Grown, ...] = ("odd", Between(3, 2), "large", Grown(0), Grown(1))
-Sizes = Literal["small", "odd", "large", "tiny"] | Rung | Grown | Few | Rest | Between | Square | Tiled | Drawn | Within
+Sizes = (
+    Literal["small", "odd", "large", "tiny"]
+    | Rung
+    | Grown
+    | Few
+    | Rest
+    | Between
+    | Square
+    | Multiple
+    | Tiled
+    | Drawn
+    | Within
+)
 
 
 class AtOtherSizes(Protocol):
@@ -329,6 +356,8 @@ class Sessions:
         }
         alike = self._lazily(session.fp, _pairs(session.rng)) if thorough else iter(())
         square = FoundSizes(islice(filter(None, alike), MOST_SQUARES), lambda fp: self._gross(fp, idle))
+        times_each = self._lazily(session.fp, _multiples(session.rng)) if thorough else iter(())
+        multiples = FoundSizes(times_each, lambda fp: self._gross(fp, idle))
         within = {reach: self._within(session.fp, reach, idle) for reach in NARROWER if thorough}
         times, kept = ReferenceTimes(session), idle if idle is not None else []
         known = ProblemKnowledge(
@@ -343,6 +372,7 @@ class Sessions:
             within=within,
             few=few,
             square=square,
+            multiples=multiples,
             idle=kept,
         )
         if not thorough or session.on_gpu:
@@ -351,8 +381,7 @@ class Sessions:
         least = FoundSizes(
             chain(self._lazily(session.fp, ["tiny"]), self._lazily(session.fp, rests)), self._small_or_gross
         )
-        between = self._lazily(session.fp, (Between(3, 2), session.rng.choice(PARTS)))
-        parts = FoundSizes(between, lambda fp: self._gross(fp, idle))
+        parts = FoundSizes(self._lazily(session.fp, (Between(3, 2),)), lambda fp: self._gross(fp, idle))
         tiles = FoundSizes(self._lazily(session.fp, _tiles(session.rng)), lambda fp: self._gross(fp, idle))
         tiled = [[self._of_tiles(session, number, of, idle) for of in UNITS] for number in range(MOST_TILED)]
         drawn = FoundSizes(self._lazily(session.fp, _drawn(session.rng)), lambda fp: self._gross(fp, idle))
@@ -451,9 +480,17 @@ def _pairs(rng: random.Random) -> list[Square]:
     return rng.sample(pairs, len(pairs))
 
 
+def _multiples(rng: random.Random) -> list[Multiple]:
+    """Return how many times as large as the other one each of the last two sizes is tried."""
+    both = rng.sample(((0, 1), (1, 0)), 2)
+    return [*(Multiple(*two, FEED_FORWARD) for two in both), Multiple(*both[0], rng.choice(OTHER_MULTIPLES))]
+
+
 def _tiles(rng: random.Random) -> list[Tiled]:
-    """Return of how many tiles each size is tried."""
-    return [Tiled(number, times, UNITS[1]) for times in rng.sample(SOME_TIMES, SOME) for number in range(MOST_TILED)]
+    """Return of how many tiles each size is tried: of long ones first, as the hidden layers of models have."""
+    wide = [(times, rng.choice(WIDE_TILES), True) for times in (WIDE_TIMES, rng.choice(OTHER_WIDE_TIMES))]
+    some = [*wide, *((times, UNITS[1], False) for times in rng.sample(SOME_TIMES, SOME))]
+    return [Tiled(number, *tiles) for tiles in some for number in range(MOST_TILED)]
 
 
 def _drawn(rng: random.Random) -> list[Drawn]:

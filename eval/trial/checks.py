@@ -20,6 +20,7 @@ from rag_kernels.eval.input_kinds import (
     BRINK,
     BURST,
     DISORDER,
+    EDGES,
     FADING,
     FAR_APART,
     HUGE,
@@ -388,6 +389,24 @@ class Checks:
         subject.use_threads(threads())
         self.found.checks.append("other teams of threads")
         self._within_others(place)
+
+    def by_many(self) -> None:
+        """Check a kernel's call by far more threads than it has lines to share out, which may then share one: where it
+        leaves a rest, all that counts is at its end.
+        """
+        session, subject = self.place.session, self.subject
+        if session.on_gpu or subject.candidate.tier != "kernel" or "repeats" in self.without:
+            return
+        subject.use_threads(count := session.rng.choice(MOST_THREADS))
+        edges = session.special(EDGES)
+        recipe = session.random_recipe() if edges is None else plain(edges, len(session.specs))
+        try:
+            self.on_both(self.place, recipe, f"{count} threads")
+        except Stopped as stopped:
+            if stopped.alive:
+                subject.use_threads(threads())
+            raise
+        subject.use_threads(threads())
 
     def _within_others(self, place: BoundBuffers) -> None:
         """Check a call within a parallel region of its caller, and label a kernel that needs subnormal numbers where

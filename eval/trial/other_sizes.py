@@ -31,7 +31,8 @@ from rag_kernels.eval.trial.precision_checks import products
 
 MOST_RESTS_S = 10.0
 MOST_TILES_S, MOST_OF_TILES_S = 3.0, 10.0  # of a kernel that takes any size, and of one that refuses some
-MOST_DRAWN_S = 3.0
+FEW_LINES, LONG_LINE = 3, 1024
+MOST_DRAWN_S, MOST_MULTIPLES_S = 3.0, 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ BETWEEN = Sizes("sizes between")
 FEW = Sizes("few elements", together=True)  # of one size
 GROWN = Sizes("grown sizes", beyond=True, together=True)
 SQUARE = Sizes("sizes as large as each other", together=True)
+MULTIPLES = Sizes("sizes so many times as large as each other", together=True, most_s=MOST_MULTIPLES_S)
 TILES = Sizes("numbers of tiles", together=True, most_s=MOST_TILES_S)
 DRAWN = Sizes("drawn sizes", together=True, most_s=MOST_DRAWN_S)
 NARROWED = Sizes("other sizes of its inputs", beyond=True, together=True)
@@ -68,6 +70,12 @@ def _is_refused(stopped: Stopped) -> bool:
 
 def _told(session: ProblemSession, sizes: Sizes, stopped: Stopped) -> str:
     return f"at {sizes.name} ({session.fp.notice or 'scaled'}): {getattr(stopped.verdict, 'reason', '')}"[:300]
+
+
+def _is_long(session: ProblemSession) -> bool:
+    """Return whether an input has so few lines, as long as that, that many threads may share one."""
+    shapes = [a.spec.shape for a in session.fp.tensors if a.role == "input" and a.spec.shape]
+    return any(min(shape) <= FEW_LINES and max(shape) >= LONG_LINE for shape in shapes)
 
 
 class OtherSizes:
@@ -124,7 +132,10 @@ class OtherSizes:
         It is a label and no fault, since the contract names one size. A kernel may refuse few elements: exported files
         take the module for what its own checks refuse.
         """
-        stopped = self._failure(subject, session, beyond=sizes.beyond, probed=sizes.beyond or sizes is FEW)
+        few = sizes is FEW
+        stopped = self._failure(
+            subject, session, beyond=sizes.beyond, probed=sizes.beyond or few, by_many=few and _is_long(session)
+        )
         if stopped is None:
             self.found.checks += [sizes.name] * (not sizes.together)
             self.served.append(session.fp)
@@ -138,7 +149,13 @@ class OtherSizes:
         return stopped.alive
 
     def _failure(
-        self, subject: LoadedCandidate, session: ProblemSession, *, beyond: bool = False, probed: bool = False
+        self,
+        subject: LoadedCandidate,
+        session: ProblemSession,
+        *,
+        beyond: bool = False,
+        probed: bool = False,
+        by_many: bool = False,
     ) -> Stopped | None:
         """Return how it fails at these sizes, or None where it is right; a rejection there ends the trial."""
         try:
@@ -148,6 +165,8 @@ class OtherSizes:
                 checks.beyond()
             if probed:
                 products(checks)
+            if by_many:
+                checks.by_many()
         except Stopped as stopped:
             if isinstance(stopped.verdict, Rejected):
                 raise
@@ -217,6 +236,7 @@ class OtherSizes:
         yield BETWEEN, self.known.between or ()
         if "squares and tiles" not in self.without:
             yield SQUARE, self.known.square or ()
+            yield MULTIPLES, self.known.multiples or ()
             yield TILES, self.known.tiles or ()
             yield DRAWN, self.known.drawn or ()
         yield FEW, self.known.few.get("all", ())
@@ -239,7 +259,7 @@ class OtherSizes:
                 break
         if alive and right and sizes is FEW:
             self.found.checks.append(f"{len(right)} times {sizes.name}")
-        if alive and right and sizes in (SQUARE, TILES, DRAWN):
+        if alive and right and sizes in (SQUARE, MULTIPLES, TILES, DRAWN):
             self._note(sizes, len(right))
         if alive and right and sizes is GROWN:
             self.found.checks.append(f"{sizes.name}: {'; '.join(right)}")
@@ -279,7 +299,12 @@ class OtherSizes:
         if "squares and tiles" in self.without:
             return True
         begun = perf_counter()
-        for sizes, tried in ((SQUARE, [[self.known.square or ()]]), (TILES, self.known.tiled)):
+        multiples = self.known.multiples or ()
+        for sizes, tried in (
+            (SQUARE, [[self.known.square or ()]]),
+            (MULTIPLES, [[multiples]]),
+            (TILES, self.known.tiled),
+        ):
             right = 0
             for lengths in tried:
                 for sessions in lengths:

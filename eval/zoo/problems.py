@@ -265,6 +265,16 @@ PROBLEMS = {
         "(y := torch.randint(0, 50000, (256, 24)))[torch.randint(0, 256, (192,))], y",
         arguments="x, y",
     ),
+    "chances": task(
+        "F.binary_cross_entropy(x, y, reduction='none')",
+        "torch.rand(256, 512), torch.rand(256, 512)",
+        arguments="x, y",
+    ),
+    "firing": task(
+        "(torch.matmul(x, self.weight) + self.bias >= 1.0).float()",
+        "torch.randn(256, 128)",
+        setup="self.weight = nn.Parameter(torch.randn(128, 64))\nself.bias = nn.Parameter(torch.zeros(64))",
+    ),
     "arcosine": task("torch.acosh(x)", "torch.rand(256, 512) * 9 + 1"),
     "spread products": task(
         "(x.unsqueeze(2) * y.unsqueeze(0)).sum(1)", "torch.randn(64, 256), torch.randn(256, 64)", arguments="x, y"

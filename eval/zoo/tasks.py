@@ -771,6 +771,29 @@ for (int64_t r = 0; r < rows; ++r)
   for (int64_t j = 0; j < others; ++j) out.data[r * others + j] = !memcmp(x.data + r * n, y.data + j * n, n * 8);""",
         ),
         Task(
+            "chances",
+            "In x, In y, Out out",
+            """\
+for (int64_t i = 0; i < x.numel(); ++i) {
+  const float p = x.data[i], t = y.data[i];
+  const float yes = std::fmax(std::log(p), -100.f), no = std::fmax(std::log1p(-p), -100.f);
+  out.data[i] = (t - 1) * no - t * yes;
+}""",
+        ),
+        Task(
+            "firing",
+            "In x, In weight, In bias, Out out",
+            """\
+const int64_t inner = weight.size(0), n = weight.size(1), rows = x.numel() / inner;
+for (int64_t r = 0; r < rows; ++r) {
+  for (int64_t j = 0; j < n; ++j) {
+    float sum = bias.data[j];
+    for (int64_t k = 0; k < inner; ++k) sum += x.data[r * inner + k] * weight.data[k * n + j];
+    out.data[r * n + j] = sum >= 1 ? 1.f : 0.f;
+  }
+}""",
+        ),
+        Task(
             "arcosine",
             "In x, Out out",
             "for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = std::acosh(x.data[i]);",

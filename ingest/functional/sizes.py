@@ -38,6 +38,7 @@ from rag_kernels.eval.sessions.session_pool import (
     Drawn,
     Few,
     Grown,
+    Multiple,
     Rest,
     Rung,
     Sizes,
@@ -60,7 +61,7 @@ GROWN_TIMES, GROWN_BYTES, GROWN_FLOPS = 8, 32 << 20, 2e9
 GROWN_TRIES = 6
 GROWN_LESS = 3  # times, where there is no room for more
 LESS_SQUARE = (1024, 512, 256)  # beside the problem's own sizes
-LEAST_TILED = 64  # elements: shorter ones are no tiles, but heads, channels, kernels
+UNIT, LEAST_TILED = 32, 64  # elements: shorter ones are no tiles, but heads, channels, kernels
 
 
 Search = Generator[Problem, FunctionalProblem | None, FunctionalProblem | None]
@@ -99,6 +100,8 @@ def _search(fp: FunctionalProblem, small: FunctionalProblem, sizes: Sizes) -> Se
             return _drawn(fp, sizes)
         case Square():
             return _square(fp, sizes)
+        case Multiple():
+            return _multiple(fp, sizes)
         case Few():
             return _few(fp, small, sizes)
         case Within():
@@ -298,18 +301,45 @@ def _square(fp: FunctionalProblem, square: Square) -> Search:
     return None
 
 
+def _multiple(fp: FunctionalProblem, multiple: Multiple) -> Search:
+    """Find the problem with one of its sizes so many times another one, which is its own, or less for room.
+
+    None grows by more than elsewhere.
+    """
+    problem = unfolded(fp.problem)
+    sizes = list(free_sizes(problem).values())
+    larger, smaller = (len(sizes) - 1 - number for number in (multiple.larger, multiple.smaller))
+    if min(larger, smaller) < 0:
+        return None
+    own, most = sizes[smaller], GROWN_TIMES * sizes[larger] // multiple.times
+    for value in (own, *(less for less in LESS_SQUARE if less < own)):
+        wanted = {smaller: value, larger: multiple.times * value}
+        if not LEAST_TILED <= value <= most or (value == own and wanted[larger] == sizes[larger]):
+            continue
+        times = value * wanted[larger] / (own * sizes[larger])
+        if len(sizes) == len(wanted) and times * footprint(fp) > 2 * SMALL_BYTES:
+            continue
+        change = partial(with_sizes, problem, wanted)
+        if (found := (yield from _with_room(fp, change, times, 2 * SMALL_BYTES))) is not None:
+            return found
+    return None
+
+
 def _tiled(fp: FunctionalProblem, tiled: Tiled) -> Search:
     """Find the problem with one size that is so many tiles long, by itself or with those equal to it.
 
-    No longer than it grows elsewhere: of more tiles so many are left out that it is not.
+    No longer than it grows elsewhere: tiles are shorter, or of more so many are left out, that it is not.
     """
     problem = unfolded(fp.problem)
     sizes = list(free_sizes(problem).values())
     at = len(sizes) - 1 - tiled.number
     if at < 0 or sizes[at] < LEAST_TILED:
         return None
-    most = GROWN_TIMES * sizes[at] // tiled.of
-    value = tiled.of * (1 + (tiled.times - 1) % most) if most else 0
+    of = tiled.of
+    while tiled.shorter and of > UNIT and tiled.times * of > GROWN_TIMES * sizes[at]:
+        of //= 2
+    most = GROWN_TIMES * sizes[at] // of
+    value = of * (1 + (tiled.times - 1) % most) if most else 0
     if not value or value in sizes:
         return None
     for together in (False, True):
