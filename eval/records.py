@@ -31,6 +31,7 @@ OTHER_PROCESSORS = "fragile: built for other processors"  # a label: wrong where
 STATIC_ROOM = "fragile: static room of threads"  # a label: few such libraries can be loaded together
 ONE_CALLER = "one caller at a time"  # a label: wrong where two threads call it at once
 LEAKS = "leaks memory"  # a label: each call keeps some, which bars a claim
+SHARED = "fragile: results share memory"  # a label: with arguments or each other, where the module's do not
 SETTINGS = "changes settings of OpenMP"  # a label: what it sets for itself holds for who comes next
 SLOWER = "suspicious: slower on unrelated contents"  # a label
 SLOWER_ELSEWHERE = "suspicious: slower on other contents"  # a label: such as the problem does not draw

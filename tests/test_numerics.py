@@ -2,6 +2,8 @@
 
 import math
 import random
+from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 import torch
 
 from rag_kernels.eval.buffers.call_content import Recipe, Splice, compose, random_recipe, rows_of
+from rag_kernels.eval.build.composed_forward import Kernels
+from rag_kernels.eval.children.thread_state import other_team, team_settings, use_team
 from rag_kernels.eval.input_kinds import (
     LARGE_PARAMETERS,
     LOWERED,
@@ -39,6 +43,7 @@ from rag_kernels.eval.numerics.arranged_inputs import (
     uneven,
 )
 from rag_kernels.eval.numerics.blocks import BLOCK
+from rag_kernels.eval.numerics.common_elements import in_common
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.input_draws import at_ends, far_parameter, on_side_of, redraw
 from rag_kernels.eval.numerics.inputs_together import beside_others, put_far_apart, put_same_sums
@@ -502,6 +507,29 @@ def test_what_lies_between_ends_is_put_on_them(low: int, high: int) -> None:
         assert bool((value >= low).all()) and bool((value <= high).all())
         assert tuple(float((value == end).float().mean()) > 0.2 for end in (low, high)) == wanted
     assert torch.equal(at_ends(normal := torch.randn(4096, generator=generator), "", generator), normal)
+
+
+def test_results_that_have_elements_in_common_are_told() -> None:
+    x, made = torch.randn(8, 6), torch.randn(8, 12)
+    halves = made.chunk(2, dim=1)
+    assert in_common([made[:, :6].mT, torch.empty(0), *halves[1:]], [x]) == (), "of one piece of memory, and apart"
+    assert in_common([x.view(6, 8), torch.randn(6).expand(8, 6)], [x]) == (
+        "output 0 and argument 0",
+        "output 1 and itself",
+    )
+    assert in_common([made, halves[1], x[2:4]], [x]) == ("output 1 and output 0", "output 2 and argument 0")
+
+
+def test_kernels_of_a_composed_source_alone_get_a_team_of_their_own() -> None:
+    class Library:
+        def get_function(self, name: str) -> Callable[[], tuple[int, ...]]:
+            return team_settings
+
+    use_team(torch.get_num_threads())
+    kernels, before = Kernels(Library()), team_settings()
+    kernels._within = partial(other_team, 3, 0)
+    _, team, levels, _ = kernels.settings()
+    assert (team, levels) == (3, 0) and team_settings() == before
 
 
 def test_a_few_indices_are_beyond_what_they_index() -> None:

@@ -33,7 +33,7 @@ from rag_kernels.eval.messages.protocol import (
     reference_request,
     reply_to,
 )
-from rag_kernels.eval.messages.to_both import Done, MemoryTaken, Settle, TellMemory, Unsupported
+from rag_kernels.eval.messages.to_both import Done, MemoryTaken, Settle, Shared, TellMemory, TellShared, Unsupported
 from rag_kernels.eval.messages.to_candidate import (
     Bind,
     Binding,
@@ -190,6 +190,7 @@ TO_CANDIDATE: tuple[CandidateRequest, ...] = (
     Settle(),
     TellMemory(),
     TellState(),
+    TellShared(0),
 )
 TO_REFERENCE: tuple[ReferenceRequest, ...] = (
     MakeDraw(3, "own", LAYOUT),
@@ -208,6 +209,7 @@ TO_REFERENCE: tuple[ReferenceRequest, ...] = (
     AskForProbes(),
     Settle(),
     TellMemory(),
+    TellShared(),
 )
 REPLIES: tuple[CandidateReply | ReferenceReply | Opened, ...] = (
     Done(),
@@ -226,6 +228,7 @@ REPLIES: tuple[CandidateReply | ReferenceReply | Opened, ...] = (
     Profile({"aten::mul": 3.5}, ("a.so",), ()),
     MemoryTaken(4096),
     StateLeft(True, False),
+    Shared(("output 0 and itself",)),
     Called(2, False),
 )
 

@@ -7,6 +7,7 @@ candidate's worker calls it, and so do exported modules; torch is imported when 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from rag_kernels.eval.build.candidate_form import kernels_text
@@ -59,12 +60,14 @@ class Kernels:
     """`kernels.<name>(...)` in a composed forward: the exported functions of its library.
 
     `_instead` turns every one into a call that does nothing, or copies, to see whether the result needs them; a
-    `_recorder` hears of every call before it is made. A forward can name neither (`candidate_form`).
+    `_recorder` hears of every call before it is made, which is made `_within` something. A forward can name none of
+    them (`candidate_form`).
     """
 
     def __init__(self, library: Any) -> None:
         self._library = library
         self._instead = ""
+        self._within: Callable[[], AbstractContextManager[None]] | None = None
         self._recorder: Callable[[str, Sequence[Any]], None] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -75,7 +78,12 @@ class Kernels:
         def call(*arguments: Any) -> Any:
             if self._recorder is not None:
                 self._recorder(name, arguments)
-            return _copy(self._instead, arguments) if self._instead else function(*arguments)
+            if self._instead:
+                return _copy(self._instead, arguments)
+            if self._within is None:
+                return function(*arguments)
+            with self._within():
+                return function(*arguments)
 
         setattr(self, name, call)
         return call

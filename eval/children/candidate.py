@@ -47,13 +47,14 @@ from rag_kernels.eval.children.thread_state import (
     in_region,
     is_ieee,
     on_small_stack,
+    other_team,
     team_is_ieee,
     team_settings,
     use_team,
 )
 from rag_kernels.eval.children.torch_switches import switches
 from rag_kernels.eval.messages.protocol import candidate_opening, candidate_request, numbered
-from rag_kernels.eval.messages.to_both import Done, MemoryTaken, Settle, TellMemory
+from rag_kernels.eval.messages.to_both import Done, MemoryTaken, Settle, Shared, TellMemory, TellShared
 from rag_kernels.eval.messages.to_candidate import (
     Bind,
     Binding,
@@ -90,6 +91,7 @@ from rag_kernels.eval.messages.to_candidate import (
     UseThreads,
     Within,
 )
+from rag_kernels.eval.numerics.common_elements import in_common
 from rag_kernels.eval.process.channel import Channel, Failed
 
 TOGETHER_S = 0.03  # at least, that two callers call at once: another thread needs some of it to begin
@@ -222,6 +224,8 @@ class Loaded:
                 reply = MemoryTaken(self.memory.peak_bytes())
             case TellState():
                 reply = StateLeft(team_is_ieee(), team_settings() == self.settings)
+            case TellShared(at):
+                reply = Shared(in_common(self.bound[at].results, self.bound[at].tensors))
             case _ as never:
                 assert_never(never)
         return reply
@@ -335,8 +339,13 @@ class Loaded:
         """Use another number of OpenMP threads, in torch and in the kernel's own runtime.
 
         Without `levels` a thread is told of so many, and gets none: as where a limit is reached, or within a region.
-        With two of them each thread of a team may have a team.
+        With two of them each thread of a team may have a team. What PyTorch computes beside the kernels of a composed
+        source rests on the team that it is told of: these alone have other levels.
         """
+        if isinstance(self.code, ComposedCode):
+            self.code.kernels._within = partial(other_team, count, levels) if levels != 1 else None
+            if levels != 1:
+                return
         use_team(count, levels)
         self.settings = team_settings()
 

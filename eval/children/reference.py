@@ -66,7 +66,16 @@ from rag_kernels.eval.input_kinds import (
 from rag_kernels.eval.machine.full_memory import ran_out_of_memory
 from rag_kernels.eval.marked_values import constants_of, ignored_targets
 from rag_kernels.eval.messages.protocol import opens_reference, reference_opening, reference_request
-from rag_kernels.eval.messages.to_both import Done, Leaf, MemoryTaken, Settle, TellMemory, Unsupported
+from rag_kernels.eval.messages.to_both import (
+    Done,
+    Leaf,
+    MemoryTaken,
+    Settle,
+    Shared,
+    TellMemory,
+    TellShared,
+    Unsupported,
+)
 from rag_kernels.eval.messages.to_reference import (
     AskForProbes,
     BringDraw,
@@ -105,6 +114,7 @@ from rag_kernels.eval.numerics.arranged_inputs import (
     some_lines_zero,
     uneven,
 )
+from rag_kernels.eval.numerics.common_elements import in_common
 from rag_kernels.eval.numerics.eight_bits import in_float32, narrowed
 from rag_kernels.eval.numerics.exactness_probe import probed_contents, probes_of
 from rag_kernels.eval.numerics.input_draws import (
@@ -262,9 +272,20 @@ class Reference:
                 self.memory.settle()
             case TellMemory():
                 reply = MemoryTaken(self.memory.peak_bytes())
+            case TellShared():
+                reply = Shared(self.shared())
             case _ as never:
                 assert_never(never)
         return reply, made
+
+    def shared(self) -> tuple[str, ...]:
+        """Return which results of the module share elements, with each other or with arguments."""
+        self.module.restore()
+        results = self.module.call()
+        leaves = {a.path: self.module.leaves[int(a.path)] for a in self.fp.tensors if a.role == "input"}
+        return in_common(
+            results, [leaves.get(a.path, t) for a, t in zip(self.fp.tensors, self.module.values, strict=True)]
+        )
 
     def describe(self) -> Opened:
         """Return what the judge asks once: plain constructor inputs, for `ModelNew` candidates."""

@@ -152,6 +152,17 @@ def team_settings() -> tuple[int, ...]:
     return found
 
 
+@contextmanager
+def other_team(count: int, levels: int) -> Iterator[None]:
+    """Have this thread's teams be such meanwhile, as `use_team` makes them."""
+    own = torch.get_num_threads()  # which are OpenMP's
+    _set_team(count, levels)
+    try:
+        yield
+    finally:
+        _set_team(own, 1)
+
+
 def use_team(count: int, levels: int = 1) -> None:
     """Have this thread's teams be of so many threads from now on; without `levels` of one, though it is told of more.
 
@@ -161,6 +172,10 @@ def use_team(count: int, levels: int = 1) -> None:
     if count > _MANY:
         with suppress(AttributeError):
             ctypes.CDLL(None).mallopt(_ARENA_MAX, _ARENAS)
+    _set_team(count, levels)
+
+
+def _set_team(count: int, levels: int) -> None:
     with suppress(OSError):
         openmp = ctypes.CDLL(_OPENMP)
         openmp.omp_set_num_threads(count)

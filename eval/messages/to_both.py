@@ -31,6 +31,20 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class TellShared:
+    """Tell which results of a call share elements, with each other or with arguments: `Shared`. Of place `at`."""
+
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What has elements in common, in words of `numerics.common_elements`."""
+
+    found: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TellMemory:
     """Tell what was taken on the GPU since `Settle`: `MemoryTaken`."""
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from rag_kernels.eval.buffers.call_content import Recipe
 from rag_kernels.eval.buffers.shared_arena import ArenaLayout
-from rag_kernels.eval.messages.to_both import Done, Leaf, MemoryTaken, Settle, TellMemory
+from rag_kernels.eval.messages.to_both import Done, Leaf, MemoryTaken, Settle, Shared, TellMemory, TellShared
 from rag_kernels.eval.records import Backend, Role, Scalar, TensorSpec, Tier
 
 
@@ -347,8 +347,9 @@ CandidateRequest = (
     | Settle
     | TellMemory
     | TellState
+    | TellShared
 )
-CandidateReply = Done | Pulled | Hashed | Recorded | Profile | MemoryTaken | StateLeft | Called
+CandidateReply = Done | Pulled | Hashed | Recorded | Profile | MemoryTaken | StateLeft | Called | Shared
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from rag_kernels.eval.buffers.call_content import Recipe
 from rag_kernels.eval.buffers.shared_arena import ArenaLayout
-from rag_kernels.eval.messages.to_both import Done, Leaf, MemoryTaken, Settle, TellMemory
+from rag_kernels.eval.messages.to_both import Done, Leaf, MemoryTaken, Settle, Shared, TellMemory, TellShared
 from rag_kernels.eval.records import Backend, FunctionalProblem
 
 
@@ -267,7 +267,8 @@ ReferenceRequest = (
     | AskForProbes
     | Settle
     | TellMemory
+    | TellShared
 )
 ReferenceReply = (
-    Done | Timed | Drawn | Exchanged | TookOutputs | Answered | Checked | PrecisionShown | Probes | MemoryTaken
+    Done | Timed | Drawn | Exchanged | TookOutputs | Answered | Checked | PrecisionShown | Probes | MemoryTaken | Shared
 )

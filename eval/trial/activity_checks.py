@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable, Sequence
 
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.records import Rejected
-from rag_kernels.eval.sessions.candidate_session import Stopped
+from rag_kernels.eval.sessions.candidate_session import Account, Stopped
 from rag_kernels.eval.trial.checks import IDLE_S, TRIES, Checks
 
 LEAST_LOOKED_AT = 4
 BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work with others, was 130 and 160 us
 BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
+LOOKS_AGAIN = 2
 MOST_LATE = 4  # arguments that come last, one a call
 READS_EARLY = "It reads parameters before the kernel before it has ended: right where that one does not write them."
 LITTLE_S = 150e-6
@@ -74,21 +76,26 @@ def nothing_came_later(checks: Checks) -> None:
             raise Stopped(Rejected("late_write", "The outputs changed long after the call had returned."))
 
 
-def nothing_beside(checks: Checks) -> None:
+def nothing_beside(checks: Checks, look_again: Callable[[int], None]) -> None:
     """Require that what is computed for a call is computed within its time.
 
     Neither before it, nor after its answer.
 
     By the CPU's clocks of the calls that were looked at closely. Most have to show it: a call that does so now and
-    then gains nothing by it, and a machine at work disturbs some.
+    then gains nothing by it, and a machine at work disturbs some. So have those that are looked at again, twice: caches
+    that other programs have taken cost CPU time, too.
     """
     accounts = [a for a in checks.subject.accounts if a.is_exact]
     if "activity check" in checks.without or len(accounts) < LEAST_LOOKED_AT:
         return
-    beside = sorted(a.beside_s for a in accounts)
-    beside_s, call_s = beside[2 * len(beside) // 5], statistics.median(a.call_s for a in accounts)
-    kernel = checks.subject.candidate.tier == "kernel"
-    little_s = max(BESIDE_KERNEL_S if kernel else BESIDE_PYTHON_S, BESIDE * call_s)
+    beside_s, little_s = _beside(checks, accounts)
+    for _ in range(LOOKS_AGAIN):
+        if beside_s <= little_s:
+            break
+        known = len(checks.subject.accounts)
+        look_again(len(accounts))
+        again = [a for a in checks.subject.accounts[known:] if a.is_exact]
+        beside_s, little_s = min((beside_s, little_s), _beside(checks, again), key=lambda both: both[0] - both[1])
     why = f"It computes beside its calls: {beside_s * 1e6:.0f} us of CPU time before they begin or after they end."
     if beside_s > 2 * little_s:
         raise Stopped(Rejected("background_work", why))
@@ -96,6 +103,13 @@ def nothing_beside(checks: Checks) -> None:
         checks.found.label("suspicious: works outside its time")
         checks.found.notes.append(why)
     checks.found.checks.append("nothing beside the calls")
+
+
+def _beside(checks: Checks, accounts: Sequence[Account]) -> tuple[float, float]:
+    """Return CPU seconds beside most of these calls, and how many there may be."""
+    beside = sorted(a.beside_s for a in accounts)
+    least_s = BESIDE_KERNEL_S if checks.subject.candidate.tier == "kernel" else BESIDE_PYTHON_S
+    return beside[2 * len(beside) // 5], max(least_s, BESIDE * statistics.median(a.call_s for a in accounts))
 
 
 def done_means_done(checks: Checks) -> None:

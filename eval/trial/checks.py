@@ -382,13 +382,16 @@ class Checks:
             return
         drawn = session.rng.choice([n for n in range(FEW_THREADS, MANY_THREADS) if n & (n - 1)])
         most = session.rng.choice(MOST_THREADS)
-        for count, levels in ((max(2, threads()), 0), (2, 2), (most, 1), (drawn, 1)):
+        kernel = subject.candidate.tier == "kernel"  # beside those of composed sources PyTorch computes
+        larger = ((most, 1), (drawn, 1)) if kernel else ()
+        for count, levels in ((max(2, threads()), 0), (2, 2), *larger):
             subject.use_threads(count, levels=levels)
             told = (f"one thread where {count} are told of", f"{count} threads", "teams within teams")[levels]
             self.on_both(place, session.random_recipe(), told)
         subject.use_threads(threads())
         self.found.checks.append("other teams of threads")
-        self._within_others(place)
+        if kernel:
+            self._within_others(place)
 
     def by_many(self) -> None:
         """Check a kernel's call by far more threads than it has lines to share out, which may then share one: where it

@@ -15,8 +15,9 @@ from itertools import chain, islice, pairwise
 from rag_kernels.eval.buffers.call_content import plain
 from rag_kernels.eval.input_kinds import CONSTANT_ROWS, INFINITE, OUT_OF_RANGE, REPEATED
 from rag_kernels.eval.machine.device import threads
+from rag_kernels.eval.messages.to_both import Shared, TellShared
 from rag_kernels.eval.process.process_tree import Resident
-from rag_kernels.eval.records import LEAKS, SETTINGS, Crashed, FunctionalProblem, Rejected
+from rag_kernels.eval.records import LEAKS, SETTINGS, SHARED, Crashed, FunctionalProblem, Rejected
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, Shapes, Stopped
 from rag_kernels.eval.trial.checks import TRIES, Checks
 
@@ -65,6 +66,23 @@ def leaves_nothing(checks: Checks) -> None:
         return
     if "nothing left behind" not in checks.found.checks:
         checks.found.checks.append("nothing left behind")
+
+
+def keeps_results_apart(checks: Checks) -> None:
+    """Label a candidate that returns what is an argument, or lies in one, or elements twice, where the module's results
+    are their own: who changes one of two such changes the other. A kernel's results are given to it.
+    """
+    session, subject = checks.place.session, checks.subject
+    if subject.candidate.tier == "kernel":
+        return
+    subject.prepare(checks.place, session.random_recipe())
+    subject.call(checks.place)
+    theirs = session.ask(TellShared(), Shared).found
+    if more := [pair for pair in subject.shared(checks.place) if pair not in theirs]:
+        checks.found.label(SHARED)
+        checks.found.notes.append(f"has elements in common where the module's has none: {'; '.join(more)}"[:300])
+        return
+    checks.found.checks.append("results of their own")
 
 
 def infinities(checks: Checks) -> None:

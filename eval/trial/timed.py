@@ -62,7 +62,7 @@ class Timing:
         times = timed.times
         for kept in times.kept:
             self._check(kept)
-        nothing_beside(self.checks)
+        nothing_beside(self.checks, self._look_again)
         self.checks.rounding()
         if "rechecks" not in self.without:
             self.found.checks.append(f"{len(times.kept) + times.checked} timed calls")
@@ -72,6 +72,16 @@ class Timing:
         if order := order_matters(times):
             self.found.notes.append(order)
         return timed
+
+    def _look_again(self, times: int) -> None:
+        """Look closely at so many calls more, between eager's as in a race."""
+        session, subject = self.session, self.subject
+        with session.device_lock.alone(), self.known.times.on_one_core():
+            for _ in range(times):
+                session.write(recipe := session.random_recipe())
+                with subject.frozen():
+                    self.known.times.call("eager", cold=self.cold)
+                subject.watched(self.place, recipe)
 
     def _raced(self, race: Race) -> Timed:
         """Run the race, again where the machine was not quiet, and those for second figures."""

@@ -56,6 +56,7 @@ from rag_kernels.eval.trial.long_use_checks import (
     in_filled_memory,
     infinities,
     keeps_nothing,
+    keeps_results_apart,
     leaves_nothing,
     many_at_once,
     many_calls,
@@ -151,6 +152,7 @@ class Trial:
             self._stage("special", lambda: self._special_where_it_can(subject, checks))
         self._stage("check", checks.draws)
         self._stage("check", lambda: waits_for_its_inputs(checks))
+        self._stage("check", lambda: keeps_results_apart(checks))
         self._stage("check", lambda: self._elsewhere(subject, checks))
         self.call_s = subject.accounts[-1].call_s
         if self.thorough:
@@ -162,7 +164,7 @@ class Trial:
         timed = self._stage("time", lambda: Timing(self.known, checks, thorough=self.thorough).run(baseline))
         self.extra_bytes = max((b for b in (self.extra_bytes, timed.peak_bytes) if b is not None), default=None)
         self._stage("check", lambda: leaves_nothing(checks))
-        if self.candidate.tier == "kernel":  # PyTorch's own products and gradients rest on the team they are told of
+        if self.candidate.tier != "module":
             self._stage("repeat", lambda: checks.teams(self.others.small_place(subject, place)))
         if self.thorough:
             self._stage("repeat", self._in_another_worker)

@@ -275,6 +275,10 @@ PROBLEMS = {
         "torch.randn(256, 128)",
         setup="self.weight = nn.Parameter(torch.randn(128, 64))\nself.bias = nn.Parameter(torch.zeros(64))",
     ),
+    "taken step": task("(x - y, x.clone())", "torch.randn(256, 512), torch.randn(256, 512)", arguments="x, y"),
+    "repeated": task(
+        "(x + y, torch.tanh(y).repeat(x.shape[0], 1))", "torch.randn(256, 512), torch.randn(512)", arguments="x, y"
+    ),
     "arcosine": task("torch.acosh(x)", "torch.rand(256, 512) * 9 + 1"),
     "spread products": task(
         "(x.unsqueeze(2) * y.unsqueeze(0)).sum(1)", "torch.randn(64, 256), torch.randn(256, 64)", arguments="x, y"

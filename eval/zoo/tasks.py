@@ -794,6 +794,25 @@ for (int64_t r = 0; r < rows; ++r) {
 }""",
         ),
         Task(
+            "taken step",
+            "In x, In y, Out out, Out former",
+            """\
+for (int64_t i = 0; i < x.numel(); ++i) {
+  out.data[i] = x.data[i] - y.data[i];
+  former.data[i] = x.data[i];
+}""",
+        ),
+        Task(
+            "repeated",
+            "In x, In y, Out out, Out places",
+            """\
+const int64_t n = y.numel();
+for (int64_t i = 0; i < x.numel(); ++i) {
+  out.data[i] = x.data[i] + y.data[i % n];
+  places.data[i] = std::tanh(y.data[i % n]);
+}""",
+        ),
+        Task(
             "arcosine",
             "In x, Out out",
             "for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = std::acosh(x.data[i]);",
