@@ -19,7 +19,8 @@ CASES = {
     "sums and differences": Case(
         "n = torch.where(x > 1, x * float('nan'), x); g = torch.gradient(x, dim=1)[0]; return torch.nansum(n, 1), "
         "torch.nanmean(n, 0), x.frac(), torch.trapezoid(x, dx=0.5), torch.cumulative_trapezoid(x, dim=1), g + x, "
-        "torch.linalg.vecdot(x, x + y), torch.linalg.matrix_norm(x, 1), torch.isposinf(x / (x > 0)).float() + y",
+        "torch.linalg.vecdot(x, x + y), torch.linalg.matrix_norm(x, 1), torch.isposinf(x / (x > 0)).float() + y, "
+        "torch.hann_window(30) * x",
         "torch.randn(18, 30)",
         "torch.randn(30)",
     ),

@@ -88,7 +88,7 @@ def _parts(
 ) -> tuple[list[Node], list[Ref]] | None:
     """Return the parts of an operator on its tensors, all of them known, and its results; None where it has none."""
     names = list(dict.fromkeys(refs_of(node)))
-    if depth == DEEPEST or not all(name in specs and len(specs[name]) == 1 for name in names) or not names:
+    if depth == DEEPEST or not all(name in specs and len(specs[name]) == 1 for name in names):
         return None
     if base_name(node.op) == "as_strided" and names[0] not in laid:
         return None
