@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cache
+from threading import Lock
 from typing import Any
 
 from rag_kernels.eval.aten import base_name, operator
@@ -28,6 +29,7 @@ SIZE = "aten.sym_size.int"
 MOST = 96  # operators of a decomposition that is taken: what has more goes along a dimension step by step
 _LITERALS = 16
 _DROPPED = frozenset({"layout", "pin_memory", "memory_format", "non_blocking", "device", "copy", "requires_grad"})
+_ONE_AT_A_TIME = Lock()  # recording replaces functions of torch's for a while
 _OPERANDS = frozenset({"self", "other", "value", "fill_value", "s"})
 
 
@@ -196,7 +198,7 @@ def _recorded(call: Call, known: frozenset[str]) -> _Recording | None:
         made = function(*(value_of(v, tensors) for v in call.args), **kwargs)
         return list(made) if isinstance(made, list | tuple) else [made]
 
-    with FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True), torch.no_grad():
+    with _ONE_AT_A_TIME, FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True), torch.no_grad():
         try:
             fakes = [
                 torch.empty([size((i, d), n) for d, n in enumerate(s.shape)], dtype=getattr(torch, s.dtype))
