@@ -51,6 +51,7 @@ from rag_kernels.eval.messages.to_candidate import (
     CandidateReply,
     CandidateRequest,
     ComposeContents,
+    EndProcess,
     GivenTensor,
     Hashed,
     HashInputs,
@@ -191,6 +192,7 @@ TO_CANDIDATE: tuple[CandidateRequest, ...] = (
     TellMemory(),
     TellState(),
     TellShared(0),
+    EndProcess(7),
 )
 TO_REFERENCE: tuple[ReferenceRequest, ...] = (
     MakeDraw(3, "own", LAYOUT),
@@ -334,7 +336,10 @@ def answered(worker: Worker, message: Any, fds: tuple[int, ...]) -> Any:
         return None
 
 
-@pytest.mark.parametrize("first", TO_CANDIDATE, ids=lambda r: type(r).__name__)
+AFTER_ALL = [request for request in TO_CANDIDATE if not isinstance(request, EndProcess)]
+
+
+@pytest.mark.parametrize("first", AFTER_ALL, ids=lambda r: type(r).__name__)
 def test_a_candidates_worker_has_an_answer_for_every_request(
     judge: LocalJudge, problem: FunctionalProblem, first: CandidateRequest
 ) -> None:
@@ -353,6 +358,18 @@ def test_a_candidates_worker_has_an_answer_for_every_request(
         assert (reply is None) == isinstance(first, (*ON_GPU_ALONE, Mute, RecordCalls, CallHalves, CallOnForms))
         assert reply is None or reply["number"] == 99
         assert subject.call(place) > 0
+
+
+@pytest.mark.parametrize(("fault", "told"), [("pass", ""), ("ctypes.string_at(0)", "it was killed by SIGSEGV")])
+def test_a_candidates_process_ends_as_a_programs_does(
+    judge: LocalJudge, problem: FunctionalProblem, fault: str, told: str
+) -> None:
+    late = f"import ctypes; ended = ctypes.CFUNCTYPE(None)(lambda: {fault if told else 'None'})"
+    before = f"{late}; ModelNew.ended = ended; ctypes.CDLL(None)['__cxa_atexit'](ended, None, None)"
+    with judge.sessions.new(problem) as session, LoadedCandidate(session, module(before), None) as subject:
+        subject.prepare(place := subject.bind(session), session.random_recipe())
+        subject.call(place)
+        assert subject.end() == told
 
 
 def test_a_candidates_worker_stands_from_its_answer_until_it_is_asked_again(

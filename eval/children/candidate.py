@@ -71,6 +71,7 @@ from rag_kernels.eval.messages.to_candidate import (
     CandidateReply,
     CandidateRequest,
     ComposeContents,
+    EndProcess,
     Hashed,
     HashInputs,
     HashOutputs,
@@ -214,6 +215,8 @@ class Loaded:
                 self.call_halves(at)
             case CallWithin(at, within):
                 self.call_within(at, within)
+            case EndProcess(code):
+                ctypes.CDLL(None).exit(code)
             case RecordCalls(at):
                 reply = self.record(at)
             case ProfileCall(at):

@@ -289,6 +289,13 @@ class CallWithin:
 
 
 @dataclass(frozen=True, slots=True)
+class EndProcess:
+    """End the process as a program's ends, with what is left to do then, by this code: there is no `Done`."""
+
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecordCalls:
     """Composed tier: make one call and record what its kernels are called with: `Recorded`."""
 
@@ -342,6 +349,7 @@ CandidateRequest = (
     | Mute
     | CallHalves
     | CallWithin
+    | EndProcess
     | RecordCalls
     | ProfileCall
     | Settle

@@ -63,18 +63,25 @@ WORKER_ENV = {
 class WorkerFailed(Internal):
     """A request has no result. `kind` says how, `log` is the tail of the child's output.
 
-    `signal` is the one that ended the child; `alive` says that it answers further requests. The message is for readers:
-    a candidate may have written part of it.
+    `signal` is the one that ended the child, `code` what it exited with; `alive` says that it answers further requests.
+    The message is for readers: a candidate may have written part of it.
     """
 
     def __init__(
-        self, kind: FailureKind, message: str, log: str = "", *, signal: int | None = None, alive: bool = False
+        self,
+        kind: FailureKind,
+        message: str,
+        log: str = "",
+        *,
+        signal: int | None = None,
+        code: int | None = None,
+        alive: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind: FailureKind = kind
         self.message = message
         self.log = log
-        self.signal = signal
+        self.signal, self.code = signal, code
         self.alive = alive
 
 
@@ -230,7 +237,7 @@ class Worker:
             number = signal.Signals(os.WTERMSIG(status))
             return WorkerFailed("crashed", f"it was killed by {number.name}", self.log(), signal=number)
         code = os.waitstatus_to_exitcode(status)
-        return WorkerFailed("crashed", f"it exited with code {code} before it answered", self.log())
+        return WorkerFailed("crashed", f"it exited with code {code} before it answered", self.log(), code=code)
 
     def _end(self) -> tuple[int, str]:
         if self._closed:

@@ -48,6 +48,7 @@ from rag_kernels.eval.messages.to_candidate import (
     CandidateReply,
     CandidateRequest,
     ComposeContents,
+    EndProcess,
     Hashed,
     HashInputs,
     HashOutputs,
@@ -94,6 +95,7 @@ Shapes = tuple[tuple[int, ...], ...]
 Form = Sequence[tuple[Sequence[int], str, str]]  # of each output: shape, dtype, device
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")  # as the dynamic linker says it
 EARLY_S = 3e-3  # that a call is made before its inputs come: its launches take a host less
+END_S = 5.0  # of a process; who takes longer is not looked at
 MOST_READY_S = 5e-4  # what getting ready may cost a worker: what it takes beyond, both times, is for something else
 POISONS = (0xFF, 0x5A, 0x00)  # quiet NaN in every float format, a large finite number, and what a new page holds
 FORMER_SHARE = (
@@ -606,6 +608,16 @@ class LoadedCandidate:
     def state(self) -> StateLeft:
         """Return what calls have left behind in the process, but for memory."""
         return self._ask(TellState(), StateLeft)
+
+    def end(self) -> str:
+        """Let its process end as a program's does; return what goes wrong then, or nothing. It is gone afterwards."""
+        code = self.session.rng.randrange(3, 120)
+        try:
+            self._send(EndProcess(code), Done, deadline_s=END_S)
+        except WorkerFailed as failure:
+            ended = failure.code == code or failure.kind == "timed_out"  # a machine at work is no fault
+            return "" if ended else failure.message
+        return "it answered where it was to end"
 
     def shared(self, place: BoundBuffers) -> tuple[str, ...]:
         """Return which results of the last call there share elements, with each other or with arguments."""

@@ -17,7 +17,7 @@ from rag_kernels.eval.input_kinds import CONSTANT_ROWS, INFINITE, OUT_OF_RANGE, 
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.messages.to_both import Shared, TellShared
 from rag_kernels.eval.process.process_tree import Resident
-from rag_kernels.eval.records import LEAKS, SETTINGS, SHARED, Crashed, FunctionalProblem, Rejected
+from rag_kernels.eval.records import ENDS_BADLY, LEAKS, SETTINGS, SHARED, Crashed, FunctionalProblem, Rejected
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, Shapes, Stopped
 from rag_kernels.eval.trial.checks import TRIES, Checks
 
@@ -120,6 +120,15 @@ def on_small_stack(checks: Checks, place: BoundBuffers) -> bool:
     return True
 
 
+def ends_well(checks: Checks) -> None:
+    """Label a candidate whose process does not end as it is told to, after calls: what ends then is the program's."""
+    if why := checks.subject.end():
+        checks.found.label(ENDS_BADLY)
+        checks.found.notes.append(f"its process does not end as it should: {why}"[:300])
+        return
+    checks.found.checks.append("its process's end")
+
+
 def after_refused(checks: Checks, place: BoundBuffers) -> None:
     """Require that it is right after a call whose indices it refused; one that takes such is asked no more."""
     draw = None if "special values" in checks.without else place.session.special(OUT_OF_RANGE)
@@ -135,8 +144,9 @@ def after_refused(checks: Checks, place: BoundBuffers) -> None:
         checks.found.checks.append(AFTER_REFUSED)
 
 
-def after_refused_far(checks: Checks, place: BoundBuffers) -> None:
-    """Require that it is right after calls that it refused for their sizes, far beyond all that are tried otherwise.
+def after_refused_far(checks: Checks, place: BoundBuffers) -> bool:
+    """Require that it is right after calls that it refused for their sizes, far beyond all that are tried otherwise;
+    return False if its worker is lost.
 
     Hardly an element is there, so that who takes them has nothing to do; who ends at them is asked no more.
     """
@@ -148,9 +158,10 @@ def after_refused_far(checks: Checks, place: BoundBuffers) -> None:
             if isinstance(stopped.verdict, Rejected):
                 raise
             if not stopped.alive:
-                return
+                return False
             checks.on_both(place, place.session.random_recipe(), AFTER_REFUSED)
             checks.found.checks.append(AFTER_REFUSED)
+    return True
 
 
 def most_distinct(problems: Sequence[FunctionalProblem]) -> FunctionalProblem:

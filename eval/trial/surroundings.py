@@ -61,6 +61,7 @@ _OF_ITS_THREAD = re.compile(r"%[fg]s:(?!0x28\b)")
 _SECTION = re.compile(r"^Disassembly of section (\S+):$", re.MULTILINE)
 _AT = re.compile(r"^ *([0-9a-f]+):\t(?:(?:bnd |notrack )*(?:j\w+|call|loop\w*) +([0-9a-f]+)\b)?", re.MULTILINE)
 _OBJECT_IN = re.compile(r"^[0-9a-f]{8,} .{6}O (\S+)\s", re.MULTILINE)
+_UNIQUE, _OF_CPP = re.compile(r"^\S+ u (\S+)$", re.MULTILINE), re.compile(r"_Z(?:GV)?Z?N?K?S")
 _BUILT = re.compile(r"\b__(?:DATE|TIME|TIMESTAMP)__\b")
 SHOWN = 5
 
@@ -106,6 +107,14 @@ def takes_static_room(library: Path) -> bool:
         return False
     told = subprocess.run(["readelf", "-d", str(library)], capture_output=True, text=True, check=False).stdout
     return "STATIC_TLS" in told
+
+
+def process_wide(library: Path) -> list[str]:
+    """Return variables of which a process has one for all libraries that have one of that name, as exported `inline`
+    ones are, but for those of the C++ library.
+    """
+    told = subprocess.run(["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=False)
+    return [name for name in _UNIQUE.findall(told.stdout) if not _OF_CPP.match(name)]
 
 
 @lru_cache(maxsize=2)

@@ -34,6 +34,7 @@ from rag_kernels.eval.records import (
     MORE_MEMORY,
     ONE_CALLER,
     OTHER_PROCESSORS,
+    PROCESS_WIDE,
     SPECIALISED,
     STATIC_ROOM,
     Candidate,
@@ -53,6 +54,7 @@ from rag_kernels.eval.trial.long_use_checks import (
     COMPOSED_S,
     after_refused,
     after_refused_far,
+    ends_well,
     in_filled_memory,
     infinities,
     keeps_nothing,
@@ -68,7 +70,7 @@ from rag_kernels.eval.trial.physical_floor import Finding, finding, settled_floo
 from rag_kernels.eval.trial.precision_checks import factors, probe
 from rag_kernels.eval.trial.recorder import Recorder
 from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library
-from rag_kernels.eval.trial.surroundings import looks_around, takes_static_room
+from rag_kernels.eval.trial.surroundings import looks_around, process_wide, takes_static_room
 from rag_kernels.eval.trial.timed import Timed, Timing, measurement
 
 T = TypeVar("T")
@@ -302,7 +304,9 @@ class Trial:
                 place = self.others.place_for_many(other)
                 many_calls(Checks(other, place, self.found, self.without), place, COMPOSED_S)
                 first, second = (other.bind(self.session, step=ALLOCATED_BYTES) for _ in range(2))
-                self._by_two_callers(Checks(other, first, self.found, self.without), second)
+                checks = Checks(other, first, self.found, self.without)
+                if self._by_two_callers(checks, second):
+                    ends_well(checks)
             return
         if self.session.fp.bounds:
             with self._open() as other:
@@ -326,8 +330,11 @@ class Trial:
                 sized = None if self.others.fails_somewhere else self.others.small_place(other, first)
                 keeps_nothing(Checks(other, place, self.found, self.without), place, sized)
                 checks = Checks(other, first, self.found, self.without)
-                if on_small_stack(checks, first) and "squares and tiles" not in self.without:
-                    after_refused_far(checks, first)
+                alive = on_small_stack(checks, first)
+                if alive and "squares and tiles" not in self.without:
+                    alive = after_refused_far(checks, first)
+                if alive:
+                    ends_well(checks)
                 return
 
     def _by_two_callers(self, checks: Checks, beside: BoundBuffers) -> bool:
@@ -485,6 +492,9 @@ class Trial:
         if self.library and not self.session.on_gpu and takes_static_room(self.library.path):
             self.found.label(STATIC_ROOM)
             self.found.notes.append("its threads' variables are `initial-exec`: a few such libraries load together")
+        if self.library and not self.session.on_gpu and (names := process_wide(self.library.path)):
+            self.found.label(PROCESS_WIDE)
+            self.found.notes.append(f"other kernels' variables of these names would be its own: {', '.join(names[:3])}")
         if linked:
             self.found.notes.append(f"calls library functions: {linked}")
             return ResultClass("library rewrite")
