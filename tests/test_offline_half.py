@@ -356,12 +356,12 @@ def test_every_schedule_in_sixteen_bits(name: str, tmp_path: Path, monkeypatch: 
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
 
 
-@pytest.mark.parametrize(("rows", "told"), [(9, "x_v[r0 * 3 + "), (12, "x_v[(r0 + v) * 3 + ")])
+@pytest.mark.parametrize(("rows", "told"), [(3, "x_v[r0 * 3 + "), (9, "x_v[(r0 + v) * 3 + ")])
 def test_what_lies_outside_of_an_image_is_left_out_whatever_it_is_multiplied_by(
     rows: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Zeros stand there, which a thread adds up like the rest where weights are finite: seven rows of vectors, or ten
-    for windows of four rows.
+    for windows of four rows, the last of which overlap those before.
     """
     monkeypatch.setattr(numbers, "build", build_emulated)
     monkeypatch.setattr(region, "MANY_COLUMNS", 1)

@@ -13,7 +13,7 @@ from support.generated_kernels import Case, functional
 from rag_kernels.offline import compose
 from rag_kernels.offline.compose import split_of, write
 from rag_kernels.offline.cuda import region, tiled_scans
-from rag_kernels.offline.cuda.elements import wide_columns
+from rag_kernels.offline.cuda.elements import wide_columns, window_rows
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.fusion import planner
 
@@ -66,6 +66,16 @@ def test_each_warp_scans_a_short_row_of_its_own(tmp_path: Path, monkeypatch: pyt
     body += "return torch.cumsum(x, 1) + y, c"
     text = right_text(Case(body, "torch.randn(9, 131)", "torch.randn(1)"), tmp_path)
     assert text.count("dim3(32, 2)") == 2
+
+
+def test_windows_of_neighbouring_rows_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last four rows of seven and of nine overlap those before."""
+    monkeypatch.setattr(region, "MANY_COLUMNS", 1)
+    monkeypatch.setattr(window_rows, "LEAST_THREADS", 1)
+    body = "w = y[..., 0]; return F.conv2d(x[:, :, 0], w, groups=3), F.conv2d(x[:, :, 0], w, padding=1, groups=3) * 2, "
+    body += "F.conv3d(x, y, padding=1, groups=3)"
+    text = right_text(Case(body, "torch.randn(2, 3, 3, 9, 18)", "torch.randn(3, 1, 3, 3, 3)"), tmp_path)
+    assert text.count("for (int v = 0; v < 4; ++v)") == 3
 
 
 def test_long_windows_are_rows(tmp_path: Path) -> None:
