@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from emulated_cuda import build_emulated
+from support import generated_kernels as numbers
 from support.emulated_texts import SMALL, heads, right_text
-from support.generated_kernels import Case, functional
+from support.generated_kernels import Case, functional, worst_ratio
 
 from rag_kernels.offline import compose
 from rag_kernels.offline.compose import split_of, write
@@ -18,6 +22,7 @@ from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.fusion import planner
 
 IMAGES = "torch.randn(8, 16, 64, 64)"
+MASK = "torch.rand(3, 1032) > 0.5"
 
 
 def test_rows_of_an_odd_length_are_read_in_vectors(tmp_path: Path) -> None:
@@ -68,6 +73,11 @@ def test_each_warp_scans_a_short_row_of_its_own(tmp_path: Path, monkeypatch: pyt
     assert text.count("dim3(32, 2)") == 2
 
 
+def test_truths_lie_in_vectors_beside_what_tiles_of_a_scan_take(tmp_path: Path) -> None:
+    text = right_text(Case("return torch.cumsum(x * y, 1)", "torch.randn(3, 1032)", MASK), tmp_path)
+    assert "truth_at(y" in text.partition("_wide(")[2]
+
+
 def test_windows_of_neighbouring_rows_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last four rows of seven and of nine overlap those before."""
     monkeypatch.setattr(region, "MANY_COLUMNS", 1)
@@ -89,6 +99,13 @@ def test_columns_that_are_read_again_are_cut_all_the_same(tmp_path: Path) -> Non
     body = "c = x - x.mean(0); return c, c.pow(3).mean(0) + y"
     text = right_text(Case(body, "torch.randn(4096, 40)", "torch.zeros(1)"), tmp_path, replace(SMALL, sharing=1024))
     assert sum(" columns of " in head for head in heads(text)) == 4  # parts and the whole, of each sum
+
+
+def test_rows_that_another_pass_has_not_at_hand_are_cut() -> None:
+    """A batch norm below a mean of each image: one region stores both, over rows that are not the norm's."""
+    body = "z = F.batch_norm(x, None, None, training=True); return z - z.mean((2, 3), True) + y"
+    plan = write(functional("norms", Case(body, "torch.randn(16, 8, 255, 255)", "torch.ones(1)")), CudaParameters())
+    assert plan is not None and len(heads(plan.candidate.source)) == 3  # parts of the sums, the sums, the rest
 
 
 def test_what_is_summed_behind_a_convolution_is_summed_as_of_a_tensor() -> None:
@@ -116,3 +133,30 @@ def test_pairs_that_few_long_rows_came_to_join_beside_vectors(tmp_path: Path) ->
     body = "k = x > -2; v = torch.where(k, x, -1e9); p = torch.softmax(v, -1).gather(1, y[:, None]).squeeze(1); "
     body += "return p, k.sum(-1), torch.logsumexp(v, -1)"
     right_text(Case(body, "torch.randn(4, 65536)", "torch.randint(0, 65536, (4,))"), tmp_path)
+
+
+def test_of_many_columns_each_has_a_thread_that_reads_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exponential's sum and its maximum too, whatever is infinite or no number among what they are of."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    monkeypatch.setattr(region, "WALKERS", 1)
+    monkeypatch.setattr(wide_columns, "FULL", 0)
+    body = "z = torch.tanh(x) + x; e = torch.log_softmax(z, 1)[:, 3]; "
+    body += "return x.amin(1), torch.logsumexp(z, 1), (x * y.float()[:, :1]).mean(1), e, y.amax(1), y.logsumexp(1)"
+    fp = functional("columns", Case(body, "torch.randn(3, 36, 4, 6)", "torch.randn(3, 33, 4, 6).bfloat16()"))
+    plan = write(fp, SMALL)
+    assert plan is not None
+    text = plan.candidate.source
+    wide = [body for body in text.split("__global__")[1:] if "_wide(" in body.split("{")[0]]
+    assert len(wide) == len(heads(text)) == 2 and "column_reduce" not in text and text.count("take_columns(top") == 3
+    call = numbers.caller(plan, fp, tmp_path)
+    assert worst_ratio(fp, call) < numbers.RATIO
+    x, y = torch.randn(3, 36, 4, 6), torch.randn(3, 33, 4, 6).bfloat16()
+    x[0, 5, 0], y[0, 3, 0] = torch.inf, -torch.inf
+    x[0, 7, 0, 1], y[1, 0, 0], y[1, 0, 0, 1] = torch.nan, torch.inf, torch.nan
+    x[1, :, 1], y[2, :, 1] = -torch.inf, -torch.inf
+    x[1, 9, 1, 2], x[2, :, 2] = torch.inf, torch.inf
+    scope: dict[str, Any] = {}
+    exec(fp.problem.source, scope)
+    for ours, wanted in zip(call(x, y), scope["Model"]()(x, y), strict=True):
+        near = 1e-5 if wanted.dtype == torch.float32 else 1e-2
+        torch.testing.assert_close(ours, wanted, equal_nan=True, rtol=near, atol=1e-5)

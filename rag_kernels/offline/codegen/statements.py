@@ -73,6 +73,11 @@ LIMITS = {
 }
 
 
+def loaded_text(pointer: str, place: str, dtype: str) -> str:
+    """Return an element of a tensor as C: g++ vectorises loads of bytes, not of bools."""
+    return f"((const uint8_t*){pointer})[{place}] != 0" if dtype == "bool" else f"{pointer}[{place}]"
+
+
 @dataclass(slots=True)
 class Printer:
     """Prints the values of one region as statements."""
@@ -186,9 +191,7 @@ class Printer:
     def load(self, value: ir.Load, scope: Scope) -> str:
         """Return the name of a loaded element; a scope loads each address once."""
         pointer, place = self.pointers[value.buffer], self.place(value, scope)
-        text = f"{pointer}[{place}]"
-        if value.dtype == "bool":  # g++ vectorises loads of bytes, not of bools
-            text = f"((const uint8_t*){pointer})[{place}] != 0"
+        text = loaded_text(pointer, place, value.dtype)
         known = scope.find(text)
         if known is None:
             early = scope.early_loads() if value.dtype == "float32" else None

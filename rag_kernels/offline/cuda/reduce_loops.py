@@ -43,6 +43,19 @@ class ReduceLoops(RegionPrinter):
         """Return whether one thread computes a column alone."""
         raise NotImplementedError
 
+    def walks_columns(self) -> bool:
+        """Return whether columns are so many that each thread walks one alone."""
+        raise NotImplementedError
+
+    def is_dear(self) -> bool:
+        """Return whether the first pass computes costly values."""
+        args = [v.arg for v in self.reductions(1)]
+        return any(isinstance(v, ir.Op) and v.operator.traits.costly for v in ir.walk(*args))
+
+    def together(self) -> int:
+        """Return how many elements of a column a thread that walks it has under way."""
+        return thread_loops.DEAR if self.is_dear() else thread_loops.WALKED
+
     def is_unrolled(self) -> bool:
         """Return whether such a thread's loop is unrolled."""
         raise NotImplementedError
@@ -299,6 +312,8 @@ class ReduceLoops(RegionPrinter):
         """Return the team's loop over the reduced loops, flattened; with a scan it advances in step."""
         axis = "x" if kind == "row" else "y"
         total = self.total(self.nest.reduced)
+        if kind == "column" and self.walks_columns() and not self.known_loads:
+            return thread_loops.walked(self.nest.reduced, [*body, *tail], self.together())
         if kind == "column" and self.solo():
             return around(self.nest.reduced, [*body, *tail], unroll=self.is_unrolled())
         if scanning and kind == "row":

@@ -26,6 +26,7 @@ from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number, c_name, start_name
+from rag_kernels.offline.ir.patterns import exponentials
 
 KEPT_COLUMN, KEPT_NUMBERS, MANY_COLUMNS = 64, 96, 1 << 17
 WARP, EACH = 32, 8  # lanes; elements of a column of few that a thread has at least
@@ -33,6 +34,7 @@ LONG, FEW_THREADS = 8, 1 << 15  # pieces of a thread; threads that leave most of
 SHORT_SCAN, MANY_SCANS = 1024, 1 << 12  # elements of rows, and rows, of which each warp scans one
 ANY_REGISTERS = 256  # threads of a block, each of which may have 255 registers, the most there are
 SHORT_COLUMN, LONG_WINDOW = 32, 512  # elements that one thread does alone, and where there are many windows
+WALKED, WALKERS = 256, 1 << 18  # elements that one thread does alone where columns are so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,28 @@ class CudaRegion(ReduceLoops):
 
     def solo(self) -> bool:
         """Return whether one thread computes a column alone: scans, and short columns such as pooling windows."""
-        return self.has_scan() or self.reduced_count() <= SHORT_COLUMN or self.has_windows() or self.keeps_columns()
+        return (
+            self.has_scan()
+            or self.reduced_count() <= SHORT_COLUMN
+            or self.has_windows()
+            or self.keeps_columns()
+            or self.walks_columns()
+        )
+
+    def walks_columns(self) -> bool:
+        """Return whether columns are so many that threads have one each, and are gone over once: none waits for others.
+
+        More threads a column would have a few elements each, and meet at barriers.
+        """
+        nest = self.nest
+        if nest.schedule != "column" or self.has_scan() or self.inner_stores():
+            return False
+        paired = self.top == 2 and all(exponentials(v) for v in self.reductions(2))
+        if paired and not self.is_dear() and self.keeps_columns():
+            return False  # at hand for both passes
+        windows = any(leaf.window for loop in nest.reduced for leaf in loop.leaves)
+        many = count_of([*nest.outer, *([nest.lane] if nest.lane else [])]) >= WALKERS
+        return many and not windows and (self.top == 1 or paired) and self.reduced_count() <= WALKED
 
     def is_unrolled(self) -> bool:
         return bool(self.known_loads or self.stepped())
@@ -372,11 +395,16 @@ class CudaRegion(ReduceLoops):
         return [*declared, *around(self.nest.reduced, loads, unroll=True)]
 
     def column_reads(self) -> dict[str, str]:
-        """Return the elements of a column that a thread can keep as C, and as what they become floats."""
+        """Return the elements of a column that a thread can keep as C, and as what they become floats.
+
+        What all columns read alike is in the cache whenever it is read.
+        """
         found: dict[str, str] = {}
+        lane = set(self.nest.lane.leaves) if self.nest.lane else set()
         for v in ir.walk(*self.values):
             access = self.nest.accesses.get(v) if isinstance(v, ir.Load) else None
-            if isinstance(v, ir.Load) and access and v.dtype == "float32" and self.is_inner(v) and not access.values:
+            own = isinstance(v, ir.Load) and self.is_inner(v) and ir.tree_atoms(v) & lane
+            if isinstance(v, ir.Load) and access and v.dtype == "float32" and own and not access.values:
                 text = f"{self.printer.pointers[v.buffer]}[{self.nest.offset(access)}]"
                 found[text] = widened(text, v.storage)
         return found

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rag_kernels.offline.codegen.loop_nest import Loop
 from rag_kernels.offline.codegen.reduction_levels import indent
 
 AHEAD = 4
+WALKED, DEAR = 8, 4  # elements of a thread alone that are under way together, and where each takes long
 
 
 def stepped(count: str, axis: str, lines: Sequence[str]) -> list[str]:
@@ -60,6 +62,17 @@ def ahead(count: str, axis: str, indices: Sequence[str], loads: Mapping[str, str
         "  if (j < own) some(j, int(own - j));",
         "}",
     ]
+
+
+def walked(loops: Sequence[Loop], lines: Sequence[str], together: int) -> list[str]:
+    """Return the loops of a thread that is alone, with so many elements under way at a time."""
+    body = list(lines)
+    for loop in reversed(loops):
+        some = min(together, loop.count)
+        together //= max(some, 1)
+        head = f"for (int64_t {loop.var} = 0; {loop.var} < {loop.size}; ++{loop.var}) {{"
+        body = [*([f"#pragma unroll {some}"] if some > 1 else []), head, *indent(body), "}"]
+    return body
 
 
 def share(count: str, axis: str) -> str:

@@ -26,7 +26,7 @@ from rag_kernels.offline.ir import values as ir
 
 KEPT_ELEMENTS, THREADS = 64, 256  # of a thread, of all values that are scanned; of a block
 MANY_ROWS = 264  # of which blocks that take a row each, in stretches, are quicker than tiles of single elements
-KEPT_OF_TILES, THREADS_OF_TILES = 32, 512  # where a row has several tiles, and blocks wait for each other
+KEPT_OF_TILES, THREADS_OF_TILES = 32, 256  # where a row has several tiles, and blocks wait for each other
 
 HEAD = """
 // What comes before this warp: the warps before it in its tile, and the tiles before that in its row.
@@ -222,5 +222,5 @@ def tiled_scans(
     width = min(MOST_WIDTH, 16 // narrowest(found, axis))
     while width > 1 and axis.count % width:
         width //= 2
-    found.width = width
+    found.width, found.truths = width, True
     return found if width > 1 and parameters.vector > 1 and find_quads(found) else None

@@ -129,11 +129,15 @@ class Planner:
         return ScatterRegion.of(read)
 
     def find_whole(self, value: ir.Value) -> None:
-        """Record the reductions of a stored value along whose loops it is stored: splitting them reads rows twice."""
+        """Record the reductions of a stored value along whose loops it is stored: splitting them reads rows twice.
+
+        Those over other loops than the region's have a region of their own, and read their rows once.
+        """
         loops = {a for group in value.dims for a in ir.leaves(group)}
+        main = main_key(value)
         for reduction in reductions(value):
-            reduced = key_of(reduction)[1]
-            if ir.size_of(reduced) <= self.split.whole and reduced <= loops:
+            key = key_of(reduction)
+            if key == main and ir.size_of(key[1]) <= self.split.whole and key[1] <= loops:
                 self.whole.add(reduction)
 
     def store(self, buffer: str, value: ir.Value, slot: ir.Slot | None = None) -> None:
@@ -141,11 +145,7 @@ class Planner:
         value = rewrite(rewrite(value, self.loaded), self.narrowed)
         root = ir.tree_atoms(value) | {a for g in value.dims for a in ir.leaves(g)}
         found = reductions(value)
-        main = None
-        for reduction in found:
-            outer, reduced = key_of(reduction)
-            if outer <= root <= outer | reduced:  # one inside another reduction may have loops that this value has not
-                main = (outer, reduced)
+        main = main_key(value)
         alone = self.products_apart(found, main, value)
         loops = main[0] | main[1] if main else frozenset(root)
         inner = innermost(value) | (main[1] if main else frozenset())
@@ -363,6 +363,17 @@ class Planner:
         before = self.load_of(ir.Op(without, "float64", Operator.SUB, (through, total)))
         within = ir.Scan(value.dims, value.dtype, value.kind, arg, inner)
         return cast_value(add(within, before).value, value.dtype)
+
+
+def main_key(value: ir.Value) -> Key | None:
+    """Return the outer and the reduced loops of the region that stores a value, if it has a reduction's."""
+    root = ir.tree_atoms(value) | {a for g in value.dims for a in ir.leaves(g)}
+    main = None
+    for reduction in reductions(value):
+        outer, reduced = key_of(reduction)
+        if outer <= root <= outer | reduced:  # one inside another reduction may have loops that this value has not
+            main = (outer, reduced)
+    return main
 
 
 def settled(region: Region) -> Region:

@@ -5,9 +5,12 @@ Comes in: a value. Goes out: the parts of it, or None where it is none of that s
 
 from __future__ import annotations
 
+import math
+
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, STORED_ONLY
 from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.reductions import Kind
 
 Two = tuple[ir.Value, ir.Value]
 NARROWED = {
@@ -83,6 +86,27 @@ def exponential_below(value: ir.Value) -> Two | None:
     inside = operands(value, Operator.EXP)
     found = operands(inside[0], Operator.SUB) if inside else None
     return (found[0], found[1]) if found else None
+
+
+def exponentials(value: ir.Reduce) -> tuple[ir.Reduce, bool] | None:
+    """Return the maximum of what a sum has exponentials of, and whether 0 stands for that where it is infinite."""
+    power = exponential_below(value.arg) if value.kind is Kind.SUM and value.dtype == "float32" else None
+    below = strip(power[1]) if power else None
+    chosen = operands(below, Operator.WHERE) if below else None
+    top = strip(chosen[2]) if chosen else below
+    if not power or not isinstance(top, ir.Reduce) or top.kind is not Kind.FASTMAX or top.arg is not power[0]:
+        return None
+    known = not chosen or (isinstance(chosen[1], ir.Const) and chosen[1].number == 0 and is_infinite(chosen[0], top))
+    alike = set(ir.leaves(top.over)) == set(ir.leaves(value.over)) and not top.guards and not value.guards
+    return (top, bool(chosen)) if known and alike else None
+
+
+def is_infinite(condition: ir.Value, x: ir.Value) -> bool:
+    """Return whether a condition says that x is infinite."""
+    both = operands(strip(condition), Operator.EQ)
+    size = operands(strip(both[0]), Operator.ABS) if both else None
+    most = both[1] if both else None
+    return size is not None and strip(size[0]) is x and isinstance(most, ir.Const) and most.number == math.inf
 
 
 def mean(value: ir.Value) -> tuple[ir.Value, ir.Size] | None:

@@ -16,7 +16,7 @@ from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
 from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.codegen.statements import Scope, loaded_text
 from rag_kernels.offline.cuda.elements.neighbours import axis_of, is_of_row, is_step, neighbours, others, widest
 from rag_kernels.offline.cuda.elements.vectors import FLOAT8_TYPES, HALF_TYPES, Vector
 from rag_kernels.offline.cuda.reduce_loops import SCANNED
@@ -67,6 +67,7 @@ class VectorizedRegion(CudaRegion):
     made: set[str] = field(default_factory=set)  # those that it has made
     packs: bool = True  # whether floats of eight bits are converted a vector at a time
     gathers: bool = True  # whether rows at computed places may be taken so
+    truths: bool = False  # whether truth values may be
     gathered: dict[ir.Load, str] = field(default_factory=dict)  # loads at computed places, which hold for a whole row
     followed: dict[ir.Load, str] = field(default_factory=dict)  # the same, which hold for a vector
     places: list[str] = field(default_factory=list)  # what computes these, before the vectors of this pass
@@ -549,9 +550,9 @@ def find_quads(found: VectorizedRegion) -> bool:
         if storage[buffer] in ITEMSIZE and neighbours(access, axis, nest, width):
             found.targets[buffer] = found.name_of(buffer, access)
     for v in ir.walk(*nest.region.stores.values()):
-        plain = isinstance(v, ir.Load) and v.storage in ITEMSIZE.keys() - {"bool"}
+        plain = isinstance(v, ir.Load) and v.storage in ITEMSIZE.keys() - (set() if found.truths else {"bool"})
         if isinstance(v, ir.Load) and plain and neighbours(nest.accesses[v], axis, nest, width):
-            if nest.accesses[v].values and not found.gathers:
+            if nest.accesses[v].values and not (found.gathers and v.storage != "bool"):
                 continue
             if places := nest.accesses[v].values:
                 steady = all(is_of_row(place, nest) for place, _ in places)
@@ -560,8 +561,10 @@ def find_quads(found: VectorizedRegion) -> bool:
                 known = found.gathered if steady else found.followed
                 known[v] = found.names[v] = found.name_of(v.buffer, nest.accesses[v])
                 continue
-            text = f"{found.printer.pointers[v.buffer]}[{nest.offset(nest.accesses[v])}]"
+            text = loaded_text(found.printer.pointers[v.buffer], nest.offset(nest.accesses[v]) or "0", v.dtype)
             if text not in found.loads:
-                found.loads[text] = found.name_of(v.buffer, nest.accesses[v])
+                name = found.loads[text] = found.name_of(v.buffer, nest.accesses[v])
+                if v.storage == "bool":
+                    found.vectors[name] = replace(found.vectors[name], ctype="uint8_t", truths=True)
             found.names[v] = found.loads[text]
     return bool(found.loads or found.targets or found.gathered or found.followed)

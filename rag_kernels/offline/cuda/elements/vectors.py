@@ -16,12 +16,16 @@ NARROW_TYPES = HALF_TYPES | FLOAT8_TYPES
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """What a thread takes at once: its name, the buffer, the C type of an element, and how many there are."""
+    """What a thread takes at once: its name, the buffer, the C type of an element, and how many there are.
+
+    Truths are bytes, of which each is asked whether it is 0.
+    """
 
     name: str
     buffer: str
     ctype: str
     count: int
+    truths: bool = False
 
     @property
     def type(self) -> str:
@@ -39,5 +43,7 @@ class Vector:
 
     def converted(self, place: str, array: str = "") -> str:
         """Return the same by a conversion of the element alone."""
+        if self.truths:
+            return f"truth_at({array or self.name}, {place})"
         text = f"{array or self.name}.x[{place}]"
         return f"float({text})" if self.ctype in NARROW_TYPES else text

@@ -279,6 +279,39 @@ template <int N> __device__ void take_below(float& top, float& sum, const float 
 """,
     ),
     Piece(
+        "take_columns",
+        """\
+// The same where 0 stands for a maximum that is infinite.
+template <int N> __device__ void take_columns(float& top, float& sum, const float (&x)[N]) {
+  float high = top, more = 0;
+#pragma unroll
+  for (int n = 0; n < N; ++n) high = fmaxf(high, x[n]);
+  const float below = fabsf(high) == INFINITY ? 0.0f : high;
+#pragma unroll
+  for (int n = 0; n < N; ++n) more += expf(x[n] - below);
+  sum = sum * expf(top - below) + more;
+  top = high;
+}
+""",
+    ),
+    Piece(
+        "take_columns_near",
+        """\
+// The same to some last bits, for results of sixteen bits, and where 0 stands for a maximum that is infinite.
+template <int N> __device__ void take_columns_near(float& top, float& sum, const float (&x)[N]) {
+  float high = top, more = 0;
+#pragma unroll
+  for (int n = 0; n < N; ++n) high = fmaxf(high, x[n]);
+  const float below = fabsf(high) == INFINITY ? 0.0f : high;
+#pragma unroll
+  for (int n = 0; n < N; ++n) more += rk_exp_below(x[n], below);
+  sum = sum * rk_exp_below(top, below) + more;
+  top = high;
+}
+""",
+        calls="rk_exp_below",
+    ),
+    Piece(
         "take_below_near",
         """\
 // The same to some last bits, for results of sixteen bits.

@@ -36,6 +36,18 @@ template <int N> __device__ inline float float_at(const Pack<__half, N>& v, int 
         of="__half",
     ),
     Piece(
+        "truth_at",
+        """\
+// Whether an element is not 0, out of the word that it shares: nvcc would take vectors apart, a register a byte.
+template <int N> __device__ inline bool truth_at(const Pack<uint8_t, N>& v, int u) {
+  if constexpr (N % 4) return v.x[u] != 0;
+  uint32_t word;
+  memcpy(&word, v.x + u / 4 * 4, 4);
+  return (word >> u % 4 * 8 & 0xff) != 0;
+}
+""",
+    ),
+    Piece(
         "part_of",
         """\
 // The elements of a vector from one to another, where the rest is none of this row's.
