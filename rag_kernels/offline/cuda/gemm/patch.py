@@ -257,8 +257,9 @@ class PatchKernel(WindowKernel):
         assert self.window and self.left
         channels, taps, rows = self.left.sizes
         width = f"int64_t({self.axes[-1].size}) * {WORDS}"
-        sizes = ", ".join(f"int64_t({size})" for size in (self.window.images, channels, taps, rows))
-        return f"tma_counts({{{sizes}, {width}, {self.window.places}, {self.tiles_along('')}}})"
+        pixels = self.contraction.extents(self.contraction.columns)
+        sizes = ", ".join(f"int64_t({size})" for size in (self.window.images, channels, taps, rows, pixels))
+        return f"tma_counts({{{sizes}, {width}, {self.window.places}, int64_t({self.right_lanes('')})}})"
 
     def factors(self) -> list[tuple[Parameter, str]]:
         assert self.left
