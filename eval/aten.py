@@ -92,6 +92,12 @@ _ATTENTION = replace(
 _ADDED_TO_PRODUCT = replace(_PRODUCT, added=0)
 _NORM_DEFAULTS: tuple[tuple[int, Scalar], ...] = ((2, None), (3, None), (4, 1e-05))
 
+EXACT_OF_WHOLE = frozenset(
+    "add sub rsub mul square neg abs relu sum cumsum matmul mm bmm mv linear addmm baddbmm maximum minimum amax amin "
+    "clamp clamp_min clamp_max where floor ceil round trunc sign eq ne lt le gt ge".split()
+)
+"""What is exact of a few small whole numbers, in whatever order it is computed, by base name."""
+
 _ELEMENTWISE: tuple[tuple[str, Operator], ...] = (
     # Arithmetic, element by element.
     ("acos asin atan cos cosh sin sinh tan tanh erf log log10 log2", Operator()),

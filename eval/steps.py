@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from rag_kernels.eval.aten import Operator, base_name, operator
+from rag_kernels.eval.aten import EXACT_OF_WHOLE, Operator, base_name, operator
 from rag_kernels.eval.index_ties import as_they_are, names_in
 from rag_kernels.eval.input_kinds import (
     BRINK,
@@ -41,11 +41,6 @@ from rag_kernels.eval.records import FunctionalProblem, Node, TensorSpec
 PRODUCTS, SUMS = frozenset({"mul", "pow", "square"}), frozenset({"sum", "mean"})  # of elements, and of these
 SOUGHT_IN = {"searchsorted": 0, "bucketize": 1}  # the position of what ascends
 MANY_STEPS = 5
-# What is exact of a few small whole numbers, in whatever order it is computed.
-EXACT_OF_WHOLE = frozenset(
-    "add sub rsub mul square neg abs relu sum cumsum matmul mm bmm mv linear addmm baddbmm maximum minimum amax amin "
-    "clamp clamp_min clamp_max where floor ceil round trunc sign eq ne lt le gt ge".split()
-)
 DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod"})
 
 
