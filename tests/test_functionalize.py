@@ -514,6 +514,13 @@ def test_an_operator_with_another_spelling_in_python_is_written_as_recorded(work
     assert done.verified and "torch.ops.aten.tensordot.default(x, x, " in done.source
 
 
+def test_a_copy_that_is_returned_stays_a_tensor_of_its_own(workers: Workers) -> None:
+    case = problem("pass", "h = x * 2; return h, h.clone(), x.clone(), x, h.detach()", "torch.randn(4, 8)")
+    fp = functionalize(case, workers=workers)
+    assert [node.op for node in fp.nodes] == ["aten.mul.Tensor", "aten.clone.default", "aten.clone.default"]
+    assert fp.results == ("mul", "clone", "clone_1", "x", "mul")
+
+
 def test_a_view_of_bits_as_another_dtype_is_no_reshape(workers: Workers) -> None:
     done = functionalize(problem("pass", "return x.view(torch.int32) >> 23", "torch.randn(4, 8)"), workers=workers)
     assert done.verified and done.nodes[0].op == "aten.view.dtype" and "view.dtype" in done.source

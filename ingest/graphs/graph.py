@@ -6,6 +6,7 @@ names of the buffers that the forward updates. Runs in the child process. Knows 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import getitem
 from typing import Any
@@ -174,7 +175,7 @@ class _Walk:
         elif node.op == "get_attr":
             self._literal(node)
         elif node.op == "output":
-            self.results = [self._result(v) for v in node.args[0]]  # type: ignore[union-attr]
+            self._return(node.args[0])  # type: ignore[arg-type]
         elif node.target is getitem:
             self._getitem(node)
         elif isinstance(node.target, OpOverload):
@@ -184,6 +185,18 @@ class _Walk:
             raise ProblemError(f"{self.name}: the forward calls {node.target}, which has no functional form here.")
         if isinstance(node.meta.get("val"), Tensor):
             self.sharing.setdefault(_storage(node), []).append(node)
+
+    def _return(self, returned: Sequence[Any]) -> None:
+        """Note the results: a copy of an argument, or of a result before it, stays a tensor of its own."""
+        lies: dict[str, int] = {}
+        for node in returned:
+            name, place = self._result(node), _storage(node)
+            given = not any(name == n.name for n in self.nodes)
+            copied = given and place not in self.given and place not in self.owner
+            if copied or lies.get(name, place) != place:
+                name = self._add(node, "aten.clone.default", (Ref(name),), {}).name
+            lies[name] = place
+            self.results.append(name)
 
     def _result(self, returned: Any) -> str:
         value = self._convert(returned)

@@ -5,8 +5,9 @@
     compute-sanitizer --tool memcheck python tests/bench/convolutions.py --odd
 
 Needs a GPU with Hopper's copy engine. Each problem is drafted for few images with the tile that the writer would choose
-for all, checked against float64, and timed by CUDA events as in `sixteen_bit_products.py`: as it is, with the gathered
-tiles that serve what the copy engine cannot read, by eager PyTorch, and by `torch.compile`. `--plans` keeps the drafts,
+for all, checked against float64, and timed by CUDA events as in `sixteen_bit_products.py`: as it is, place by place
+where the writer takes pieces of images, with the gathered tiles that serve what the copy engine cannot read, by eager
+PyTorch, and by `torch.compile`. `--pieces` takes pieces wherever these serve. `--plans` keeps the drafts,
 so that a machine with a GPU need not make them. `--odd` takes small problems of odd sizes in place of the others, and
 checks and does not time them.
 """
@@ -29,7 +30,7 @@ import torch
 import tvm_ffi
 from sixteen_bit_products import race
 
-from rag_kernels.eval.build.compile import Built, build, toolchain
+from rag_kernels.eval.build.compile import Built, Flavour, build, toolchain
 from rag_kernels.eval.records import FunctionalProblem, Problem, TensorArgument
 from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.offline.compose import Plan, write
@@ -61,6 +62,7 @@ def get_init_inputs():
 STORED = {"tf32": "float32"}
 RELU, PLAIN, GELU = "return F.relu(self.c(x))", "return self.c(x)", "return F.gelu(self.c(x))"
 ADDED = "return F.gelu(self.c(x)) + y"
+TIMED = ("ours", "place by place", "gathered", "eager", "compile")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,15 +150,18 @@ def source(r: Row, images: int) -> str:
     )
 
 
-def planned(r: Row) -> tuple[FunctionalProblem, Plan]:
+def planned(r: Row, *, pieces: bool) -> tuple[FunctionalProblem, dict[str, Plan]]:
+    """Return the problem and its drafts: `ours`, and `place by place` where that takes pieces of images."""
     fp = functionalize_here({"problem": Problem("convolution", source(r, 2)), "threads": 4})
     assert isinstance(fp, FunctionalProblem), fp
     tf32 = r.dtype == "tf32"
     best = best_shape(r.out[0], r.images * math.prod(r.out[1:]), 1, r.depth * (2 if tf32 else 1))
     shape, turns = best.rows * 1000 + best.columns, 2 if best.alternate else 1
-    plan = write(fp, CudaParameters(products=2, tensor=1 + tf32, shape=shape, clusters=best.cluster, turns=turns))
-    assert plan is not None and plan.candidate.tier == "kernel", r
-    return fp, plan
+    common = CudaParameters(products=2, tensor=1 + tf32)
+    windows = write(fp, dataclasses.replace(common, shape=shape, clusters=best.cluster, turns=turns))
+    ours = write(fp, dataclasses.replace(common, turns=3 * pieces))
+    assert windows is not None and ours is not None and windows.candidate.tier == ours.candidate.tier == "kernel", r
+    return fp, {"ours": ours, "place by place": windows} if "tma_chunks" in ours.candidate.source else {"ours": windows}
 
 
 def medians(calls: dict[str, Any], rounds: int) -> dict[str, float]:
@@ -167,9 +172,9 @@ def medians(calls: dict[str, Any], rounds: int) -> dict[str, float]:
 def table(found: list[dict[str, Any]]) -> list[str]:
     """The results as a table in Markdown."""
     lines = [
-        "| layer | what follows | dtype | input | ours, ms | gathered, ms | eager, ms | compile, ms | best over ours "
-        "| gathered over ours | error over eager's |",
-        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| layer | what follows | dtype | input | ours, ms | place by place, ms | gathered, ms | eager, ms "
+        "| compile, ms | best over ours | gathered over ours | error over eager's |",
+        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for r in found:
         if "ours" not in r:
@@ -177,7 +182,7 @@ def table(found: list[dict[str, Any]]) -> list[str]:
         best = min(r["eager"], r.get("compile", math.inf))
         follows = {RELU: "ReLU", PLAIN: "", GELU: "GELU", ADDED: "GELU, residual"}[r["body"]]
         shape = " x ".join(map(str, (r["images"], *r["shape"])))
-        times = [f"{r[k]:.3f}" if k in r else "" for k in ("ours", "gathered", "eager", "compile")]
+        times = [f"{r[k]:.3f}" if k in r else "" for k in TIMED]
         ratios = [f"{x:.2f}" for x in (best / r["ours"], r["gathered"] / r["ours"], r["ours: error over eager's"])]
         layer = r["layer"].removeprefix("nn.")
         lines.append(f"| {' | '.join([layer, follows, r['dtype'], shape, *times, *ratios])} |")
@@ -189,6 +194,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--only", nargs="+", default=[""], help="layers, or dtypes, with one of these in them")
     parser.add_argument("--odd", action="store_true", help="small problems of odd sizes, which are not timed")
+    parser.add_argument("--pieces", action="store_true", help="pieces of images wherever these serve")
     parser.add_argument("--plans", type=Path, help="a file that keeps the drafts")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, help="print the results of this file as a table, and stop")
@@ -201,29 +207,30 @@ def main() -> None:
     else:
         wanted = odd_rows() if asked.odd else rows()
         wanted = [r for r in wanted if any(word in f"{r.layer} {r.dtype}" for word in asked.only)]
-        found = [(r, *planned(r)) for r in wanted]
+        found = [(r, *planned(r, pieces=asked.pieces)) for r in wanted]
         if asked.plans:
             asked.plans.write_bytes(pickle.dumps(found))
     if not torch.cuda.is_available():
         return
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
-    texts = []
-    for _, _, plan in found:
-        gathered = re.sub(r"if \(built && .*\) \{", "if (false) {", plan.candidate.source)
-        texts += [(plan.candidate.source, "cuda"), (gathered, "cuda")]
+    texts: list[tuple[str, Flavour]] = []
+    for _, _, plans in found:
+        gathered = re.sub(r"if \(built && .*\) \{", "if (false) {", plans["ours"].candidate.source)
+        texts += [*((plan.candidate.source, "cuda") for plan in plans.values()), (gathered, "cuda")]
     results: list[dict[str, Any]] = []
     compiled: list[tuple[dict[str, Any], Any, list[torch.Tensor]]] = []
     with tempfile.TemporaryDirectory() as cache:
         begun = time.time()
-        done = build(texts, tools=toolchain(), cache=Path(cache))
+        done = iter(build(texts, tools=toolchain(), cache=Path(cache)))
         print(f"built in {time.time() - begun:.0f} s", flush=True)
-        for number, (r, fp, plan) in enumerate(found):
-            new, old = done[2 * number], done[2 * number + 1]
-            line: dict[str, Any] = dataclasses.asdict(r) | {"by window": "tma_window_map<" in plan.candidate.source}
+        for r, fp, plans in found:
+            made = {name: next(done) for name in (*plans, "gathered")}
+            line: dict[str, Any] = dataclasses.asdict(r) | {"by pieces": "place by place" in plans}
             results.append(line)
-            if not (isinstance(new, Built) and isinstance(old, Built)):
-                print(r.layer, "not built", str(new)[:2000], flush=True)
+            libraries = {name: one.library for name, one in made.items() if isinstance(one, Built)}
+            if len(libraries) < len(made):
+                print(r.layer, "not built", str(made)[:2000], flush=True)
                 continue
             scope: dict[str, Any] = {}
             exec(source(r, r.images), scope)
@@ -245,9 +252,9 @@ def main() -> None:
                     right = exact(*(x[-2:].double() for x in inputs))
                     calls = {"eager": lambda model=model, inputs=inputs: model(*inputs)}
                     error = (eager[-2:].double() - right).abs().max().item()
-                    for name, made in (("ours", new), ("gathered", old)):
+                    for name, path in libraries.items():
                         out = torch.full_like(eager, float("nan"))
-                        library = tvm_ffi.load_module(str(made.library))
+                        library = tvm_ffi.load_module(str(path))
                         call = lambda lib=library, t=tensors, c=constants, o=out: lib.forward(*t, *c, o)  # noqa: E731
                         call()
                         torch.cuda.synchronize()

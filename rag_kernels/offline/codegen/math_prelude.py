@@ -107,19 +107,27 @@ inline double rk_exp(double x) { return std::exp(x); }
     "rk_exp2": (
         """// 2^x, as rk_exp has it.
 inline float rk_exp2(float x) {
-  const float z = x + 12582912.0f, r = x - (z - 12582912.0f);
+  const float z = x + 12582912.0f, p = rk_small_exp2(x - (z - 12582912.0f));
+  const float y = rk_shifted(z, p), h = x < 128.0f ? y : x + INFINITY;
+  return x < -126.0f ? 0.0f : h;
+}
+inline double rk_exp2(double x) { return std::exp2(x); }
+""",
+        ("rk_shifted", "rk_small_exp2"),
+    ),
+    "rk_small_exp2": (
+        """// 2^r, |r| <= 1/2, by a polynomial.
+inline float rk_small_exp2(float r) {
   float p = 0.000153533621f;
   p = p * r + 0.00133988746f;
   p = p * r + 0.00961843736f;
   p = p * r + 0.0555033247f;
   p = p * r + 0.240226479f;
   p = p * r + 0.693147203f;
-  const float y = rk_shifted(z, p * r + 1.0f), h = x < 128.0f ? y : x + INFINITY;
-  return x < -126.0f ? 0.0f : h;
+  return p * r + 1.0f;
 }
-inline double rk_exp2(double x) { return std::exp2(x); }
 """,
-        ("rk_shifted",),
+        (),
     ),
     "rk_sqrt": (
         """// sqrt(x) = x * rsqrt(x) by Newton steps from a guess in integer arithmetic, within 0.7 ulp: libm's
@@ -460,19 +468,13 @@ inline double rk_exp(double x) { return std::exp(x); }
     "rk_exp2": (
         """// 2^x, as rk_exp has it.
 inline float rk_exp2(float x) {
-  const float w = x < -151.0f ? -151.0f : x, z = w + 12582912.0f, r = w - (z - 12582912.0f);
-  float p = 0.000153533621f;
-  p = p * r + 0.00133988746f;
-  p = p * r + 0.00961843736f;
-  p = p * r + 0.0555033247f;
-  p = p * r + 0.240226479f;
-  p = p * r + 0.693147203f;
-  const float y = rk_shifted(z, p * r + 1.0f, x < -125.0f);
+  const float w = x < -151.0f ? -151.0f : x, z = w + 12582912.0f;
+  const float y = rk_shifted(z, rk_small_exp2(w - (z - 12582912.0f)), x < -125.0f);
   return x < 128.0f ? y : x + INFINITY;
 }
 inline double rk_exp2(double x) { return std::exp2(x); }
 """,
-        ("rk_shifted",),
+        ("rk_shifted", "rk_small_exp2"),
     ),
     "rk_shifted": (
         CPP["rk_shifted"][0]

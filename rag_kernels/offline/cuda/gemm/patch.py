@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass, fields
 
 from rag_kernels.offline.codegen.c_types import stored_type
+from rag_kernels.offline.codegen.contraction import Phase
 from rag_kernels.offline.codegen.loop_nest import text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda.gemm import patch_text
@@ -27,10 +28,8 @@ from rag_kernels.offline.cuda.needs import Needs
 HIGH, WIDE = 8, 32  # of a piece
 FILTERS = 64  # of a tile
 CHUNK = 16  # bytes of a pixel's channels that lie side by side
-BOX, WORDS = (
-    256,
-    4,
-)  # elements of a dimension that the copy engine takes at most; words of a chunk, which it takes as one
+BOX = 256  # elements of a dimension that the copy engine takes at most
+WORDS = 4  # of a chunk, which it takes as numbers of four bytes whatever they are
 FEW = 3  # channels: with fewer most of a chunk would be zeros
 MOST_FILTERS = 128  # with more, larger tiles load less
 FILLED = 0.6  # of all pieces that lies in images
@@ -76,9 +75,9 @@ class PatchKernel(WindowKernel):
     def depth(self) -> int:
         return self.block
 
-    @property
-    def phases(self) -> int:
-        return math.prod(phase.stride for phase in self.contraction.phases) // (2 if self.paired else 1)
+    def phases_apart(self) -> list[Phase]:
+        phases = list(self.contraction.phases)
+        return phases[:-1] if self.paired else phases
 
     @property
     def spans(self) -> list[int]:
@@ -146,26 +145,18 @@ class PatchKernel(WindowKernel):
         """Return how many pieces lie above one another in an image, as C."""
         return f"(({self.axes[-2].places}) + {HIGH - 1}) / {HIGH}"
 
-    def phase_lines(self) -> list[str]:
-        """Return the statements that say what a phase of the last axis takes."""
-        return [line for line in self.contraction.phase_tables("") if line.split(" =")[0].endswith(self.last)]
-
     @property
-    def last(self) -> str:
-        """Return the number of the last axis among those with phases, as C."""
-        return str(len(self.contraction.phases) - 1)
-
-    def begin(self) -> str:
-        kept = WindowKernel.begin(self)
-        stride = f"phase{self.last} = which % 2, which /= 2;"
-        return kept.replace(f"  {stride}\n", "") if self.paired else kept
+    def last(self) -> int:
+        """Return the number of the last axis among those with phases."""
+        return len(self.contraction.phases) - 1
 
     def each_phase(self, lines: list[str], unrolled: bool) -> list[str]:
         """Return the lines for both phases of the last axis, where a piece has both."""
         if not self.paired:
             return lines
         head = ["#pragma unroll"] if unrolled else []
-        inside = [f"phase{self.last} = half;", *self.phase_lines(), *lines]
+        of_last = self.contraction.phase_tables("")[-2:]  # where its filters begin, and how many they are
+        inside = [f"phase{self.last} = half;", *of_last, *lines]
         return [*head, "for (int half = 0; half < 2; ++half) {", *indent(inside), "}"]
 
     def step(self) -> str:

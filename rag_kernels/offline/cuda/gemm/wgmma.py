@@ -11,7 +11,6 @@ and the last of a tile adds the parts up in their order.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from rag_kernels.offline.codegen.c_types import stored_type
@@ -498,7 +497,7 @@ class WgmmaKernel(Kernel):
     @property
     def phases(self) -> int:
         """Return how many phases there are, each with as many tiles."""
-        return math.prod(phase.stride for phase in self.contraction.phases)
+        return 1
 
     @property
     def least_terms(self) -> str:

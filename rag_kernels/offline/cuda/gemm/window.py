@@ -350,13 +350,21 @@ class WindowKernel(WgmmaKernel):
         if not c.phases or self.window is None:
             return kept
         lines = []
-        for n, phase in reversed(list(enumerate(c.phases))):
+        for n, phase in reversed(list(enumerate(self.phases_apart()))):
             lines.append(f"phase{n} = which % {phase.stride}, which /= {phase.stride};")
         lines += c.phase_tables("")
         item = text.ITEM_OF_PHASE.replace("PHASE\n", "".join(f"  {line}\n" for line in lines))
         declared = [f"int phase{n} = 0, first{n} = 0, taps{n} = 0;" for n in range(len(c.phases))]
         item = item.replace("TERMS", self.terms_of(self.window.taps))
         return "\n".join([*declared, text.BEGIN.replace("ITEM\n", item)])
+
+    def phases_apart(self) -> list[Phase]:
+        """Return the phases, of the first axes that have some, of which a tile has one each."""
+        return list(self.contraction.phases)
+
+    @property
+    def phases(self) -> int:
+        return math.prod(phase.stride for phase in self.phases_apart())
 
     def before_loads(self) -> list[str]:
         """Return the statements that say where the window of a tile's first pixel begins."""
