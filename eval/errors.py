@@ -25,7 +25,7 @@
         ├── Forbidden                  eval.build.candidate_form   outside the subset of composed sources
         ├── ChannelClosed              eval.process.channel     the other process is gone
         ├── WorkerFailed               eval.process.workers     a child ended without a result
-        ├── Stopped                    eval.sessions.candidate_session   a trial ends early with its verdict
+        ├── Stopped                    eval.sessions.candidate_failure   a trial ends early with its verdict
         ├── IndexDamaged               archive.index            the vector index must be opened or built again
         ├── NeedsFunctionalization     ingest.graphs.graph      the graph writes through a view
         ├── LostError                  cluster.records          a judge of a cluster is gone

@@ -39,7 +39,8 @@ from rag_kernels.eval.records import (
     Wrong,
 )
 from rag_kernels.eval.sessions.admission import admit
-from rag_kernels.eval.sessions.candidate_session import LoadedCandidate, Stopped
+from rag_kernels.eval.sessions.candidate_failure import Stopped
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.steps import computes_all

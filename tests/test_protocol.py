@@ -107,7 +107,8 @@ from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.channel import Failed, failure_in
 from rag_kernels.eval.process.workers import Worker, WorkerFailed
 from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Passed, TensorSpec
-from rag_kernels.eval.sessions.candidate_session import LoadedCandidate, _failed, room_is_ours
+from rag_kernels.eval.sessions.candidate_failure import failure_verdict, room_is_ours
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.baseline import NOT_ASKED
@@ -474,7 +475,7 @@ def test_whether_a_worker_goes_on_is_seen_and_not_read(
 def test_a_signal_is_a_field() -> None:
     def reason(message: str, number: int | None) -> str:
         failure = WorkerFailed("crashed", message, signal=number)
-        found = _failed(failure, "call", 1.0)
+        found = failure_verdict(failure, "call", 1.0)
         return getattr(found, "code", "") or getattr(found, "reason", "")
 
     assert reason("it was killed", signal.SIGSYS) == "sandbox_violation"

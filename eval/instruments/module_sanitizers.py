@@ -36,7 +36,7 @@ from rag_kernels.eval.messages.to_candidate import CandidateCode, GivenTensor, M
 from rag_kernels.eval.places import PACKAGE
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate
-from rag_kernels.eval.sessions.candidate_session import binding
+from rag_kernels.eval.sessions.candidate_buffers import binding
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 
 BUILD_LIMIT_S, TOOL_LIMIT_S = 240.0, 120.0  # a GPU's tools start Python and torch, which they slow down

@@ -16,7 +16,8 @@ from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.machine.throttling import Clocks
 from rag_kernels.eval.records import Ratio
-from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate
+from rag_kernels.eval.sessions.candidate_buffers import BoundBuffers
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.looks import Look, Looks, draw_looks, looked_at, remembered

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.records import Rejected
-from rag_kernels.eval.sessions.candidate_session import Account, Stopped
+from rag_kernels.eval.sessions.candidate_failure import Stopped
+from rag_kernels.eval.sessions.candidate_session import Account
 from rag_kernels.eval.trial.checks import IDLE_S, TRIES, Checks
 
 LEAST_LOOKED_AT = 4

@@ -48,7 +48,9 @@ from rag_kernels.eval.input_kinds import (
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.messages.to_candidate import Instead
 from rag_kernels.eval.records import Rejected, Wrong
-from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
+from rag_kernels.eval.sessions.candidate_buffers import BoundBuffers
+from rag_kernels.eval.sessions.candidate_failure import Stopped
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.suitable_kinds import wide_in_words
 from rag_kernels.eval.steps import alike_inputs

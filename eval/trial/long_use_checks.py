@@ -18,7 +18,9 @@ from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.messages.to_both import Shared, TellShared
 from rag_kernels.eval.process.process_tree import Resident
 from rag_kernels.eval.records import ENDS_BADLY, LEAKS, SETTINGS, SHARED, Crashed, FunctionalProblem, Rejected
-from rag_kernels.eval.sessions.candidate_session import BoundBuffers, Shapes, Stopped
+from rag_kernels.eval.sessions.candidate_buffers import BoundBuffers
+from rag_kernels.eval.sessions.candidate_failure import Stopped
+from rag_kernels.eval.sessions.candidate_session import Shapes
 from rag_kernels.eval.trial.checks import TRIES, Checks
 
 MANY_CALLS, MANY_S = 70_000, 4.0  # more than 16 bits count to, and how long they may take

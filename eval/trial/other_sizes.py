@@ -22,7 +22,9 @@ from rag_kernels.eval.records import (
     FunctionalProblem,
     Rejected,
 )
-from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
+from rag_kernels.eval.sessions.candidate_buffers import BoundBuffers
+from rag_kernels.eval.sessions.candidate_failure import Stopped
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.trial.checks import Checks, Findings

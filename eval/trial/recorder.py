@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rag_kernels.eval.records import Rejected
-from rag_kernels.eval.sessions.candidate_session import LoadedCandidate, Stopped
+from rag_kernels.eval.sessions.candidate_failure import Stopped
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 
 

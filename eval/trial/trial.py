@@ -44,7 +44,9 @@ from rag_kernels.eval.records import (
     Verdict,
     unchecked,
 )
-from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
+from rag_kernels.eval.sessions.candidate_buffers import BoundBuffers
+from rag_kernels.eval.sessions.candidate_failure import Stopped
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.timing.baseline import Baseline

@@ -31,7 +31,8 @@ from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.process.sandbox import Sandbox
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Ratio
-from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate
+from rag_kernels.eval.sessions.candidate_buffers import BoundBuffers
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for
