@@ -13,6 +13,7 @@ from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Tier, Verdict
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.sessions.reference_worker import Resources
 from rag_kernels.eval.timing_rule import TimingRule
 
 THOROUGH = Limits(
@@ -42,10 +43,11 @@ def loaded(
     candidate, workers = Candidate(source, "kernel", "cpu"), judge.workers
     (built,) = build([(source, "cpu")], tools=toolchain(judge.device.arch), cache=judge.cache)
     assert isinstance(built, Built)
+    resources = Resources(
+        workers=workers, candidate_workers=workers, device=judge.device, limits=limits or judge.limits
+    )
     with (
-        ProblemSession(
-            fp, workers=workers, candidate_workers=workers, device=judge.device, limits=limits or judge.limits
-        ) as session,
+        ProblemSession(fp, resources) as session,
         LoadedCandidate(session, candidate, Library(built.library)) as subject,
     ):
         yield session, subject

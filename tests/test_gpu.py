@@ -20,7 +20,6 @@ from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import gpu_name
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Rejected, Verdict, Wrong
-from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.trial.activity_checks import READS_EARLY
@@ -178,10 +177,8 @@ def test_a_burst_of_a_module_has_its_parameters_once(judge: LocalJudge) -> None:
 
 def test_a_reference_that_an_input_kills_is_started_again(judge: LocalJudge) -> None:
     fp, candidates = softmax(judge, 64, dies=True)
-    with ProblemSession(
-        fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
-    ) as session:
-        assert session.special("spikes") is None and session.restarts == 1
+    with judge.sessions.new(fp) as session:
+        assert session.specials.draw("spikes") is None and session.restarts == 1
         assert ReferenceTimes(session).call("eager") > 0
     found = verdicts(judge, fp, candidates)
     assert len(found) == 3 and all(isinstance(v, Passed) for v in found), found

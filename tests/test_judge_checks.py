@@ -572,7 +572,7 @@ def test_a_refused_call_leaves_nothing_for_the_next(looked_up: tuple[ProblemSess
         after_refused(checks, place)
     assert isinstance(stopped.value.verdict, Wrong) and stopped.value.verdict.input_class == AFTER_REFUSED
     checks.first_draw("as ever")
-    refused = session.special(OUT_OF_RANGE)
+    refused = session.specials.draw(OUT_OF_RANGE)
     assert refused is not None
     subject.prepare(place, plain(refused, len(session.specs)))
     with pytest.raises(Stopped):

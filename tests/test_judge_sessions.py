@@ -27,6 +27,7 @@ from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
+from rag_kernels.eval.sessions.reference_worker import Resources
 from rag_kernels.eval.sessions.session_pool import Sessions
 from rag_kernels.eval.trial import trial
 from rag_kernels.ingest.functional.functionalize import functionalize
@@ -68,17 +69,15 @@ def test_what_was_prepared_is_prepared_again_when_an_input_kills_the_reference(
         return ""
 
     monkeypatch.setattr(ReferenceTimes, "_prepare", prepare)
-    with ProblemSession(
-        fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
-    ) as session:
+    with judge.sessions.new(fp) as session:
         times = ReferenceTimes(session)
         times.variants = ["compile"]
-        assert session.special("spikes") is None and session.restarts == 1
+        assert session.specials.draw("spikes") is None and session.restarts == 1
         assert prepared == ["compile"] == times.variants
-        assert session.special("shifted") is not None and session.normal is not None  # the content is given up
-        assert session.special("far") is None and session.special("large") is None and session.restarts == 3
-        assert session.special("negative") is None  # each costs a new process: none is tried any more
-        assert [kind for kind, _ in session.own_specials] == []
+        assert session.specials.draw("shifted") is not None and session.normal is not None  # the content is given up
+        assert session.specials.draw("far") is None and session.specials.draw("large") is None and session.restarts == 3
+        assert session.specials.draw("negative") is None  # each costs a new process: none is tried any more
+        assert [kind for kind, _ in session.specials.own] == []
         assert times.call("eager") > 0
 
 
@@ -107,14 +106,14 @@ def test_a_worker_serves_the_problem_at_one_size_after_the_other(
     served: list[tuple[bool, int]] = []  # whether its own size, and by which worker
 
     def new(sessions: Sessions, one: FunctionalProblem, **more: Any) -> ProblemSession:
-        session = ProblemSession(
-            one,
+        resources = Resources(
             workers=sessions.workers,
             candidate_workers=sessions.candidate_workers,
             device=sessions.device,
             limits=more.get("limits") or sessions.limits,
             idle=more.get("idle"),
         )
+        session = ProblemSession(one, resources)
         served.append((one is fp, session.worker.pid))
         return session
 
@@ -239,8 +238,6 @@ def test_inputs_and_updated_buffers_may_have_been_written_right_before_a_call(ju
         "def get_inputs():\n    return [torch.randn(7, 5)]\n\n\ndef get_init_inputs():\n    return []\n"
     )
     fp = functionalize(problem_from_source("norm", source), workers=judge.workers)
-    with ProblemSession(
-        fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
-    ) as session:
+    with judge.sessions.new(fp) as session:
         assert {fp.tensors[i].path for i in session.comes_from_before} == {"0", "mean"}
         assert {a.path for a in fp.tensors} == {"0", "weight", "mean", "far"}

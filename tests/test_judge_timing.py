@@ -222,6 +222,7 @@ def test_a_worker_that_died_while_others_timed_is_not_torch_compiles_fault() -> 
 
     session: Any = SimpleNamespace(
         on_gpu=True, device_lock=SimpleNamespace(away=nullcontext), send=send, limits=Limits(), specs=[],
+        after_restart=[],
         restart=lambda by_content: asked.append("restart"), write=lambda recipe: asked.append("write"),
     )  # fmt: skip
     times = ReferenceTimes(session)
@@ -240,6 +241,7 @@ def test_what_fails_when_it_is_prepared_again_is_told() -> None:
 
     session: Any = SimpleNamespace(
         on_gpu=True, device_lock=SimpleNamespace(away=nullcontext), send=send, limits=Limits(), specs=[],
+        after_restart=[],
         write=lambda recipe: None,
     )  # fmt: skip
     times = ReferenceTimes(session)
@@ -261,16 +263,14 @@ def test_a_baseline_that_dies_is_a_note_and_costs_no_kind_of_inputs(
     source = SOFTMAX.replace("return ", f"{DIES}\n        return ", 1)
     fp = replace(softmax, problem=problem_from_source("dies", source))
     told = "torch.compile died: it was killed by SIGABRT; compared with eager alone"
-    with ProblemSession(
-        fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
-    ) as session:
-        assert session.normal is not None and session.special("shifted") is not None
-        session.kinds["spikes"] = None
+    with judge.sessions.new(fp) as session:
+        assert session.normal is not None and session.specials.draw("shifted") is not None
+        session.specials.kinds["spikes"] = None
         times = ReferenceTimes(session)
         times.prepare_baselines()
         assert times.compile_note == told and not times.variants and session.restarts == 1
-        assert session.normal is not None and session.special("shifted") is not None
-        assert session.special("spikes") is None and times.call("eager") > 0
+        assert session.normal is not None and session.specials.draw("shifted") is not None
+        assert session.specials.draw("spikes") is None and times.call("eager") > 0
     alone = judge.by_other_limits(replace(judge.limits, measure_compile=True)).baseline_times(fp)
     assert alone is not None and alone.eager_us > 0 and (alone.compile_us, alone.note) == (None, told)
 
@@ -282,9 +282,7 @@ def test_a_baseline_that_fails_while_it_is_timed_is_left_out(
     monkeypatch.setattr(ReferenceTimes, "_prepare", lambda times, variant: times.variants.append(variant) or "")
     limits = replace(judge.limits, measure_compile=True, without=judge.limits.without | {"repeats", "sanitizers"})
     told = "torch.compile failed: KeyError: 'compile'; compared with eager alone"
-    with ProblemSession(
-        softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
-    ) as session:
+    with judge.sessions.new(softmax) as session:
         assert _measure(session, ReferenceTimes(session)) == Baseline(None, None, told)
     confirmed = judge.by_other_limits(limits).confirm(softmax, Candidate(altered(), "kernel", "cpu")).verdict
     assert isinstance(confirmed, Passed) and confirmed.measurement.compile_note == told
@@ -333,7 +331,7 @@ def test_a_verdict_times_in_one_turn_and_draws_before_it(
 ) -> None:
     """Who asks for a turn lets all others wait until he has it: eager's estimate is one, all of a race another."""
     turns: list[str] = []
-    take, draw = DeviceLock._take, ProblemSession._draw
+    take, draw = DeviceLock._take, ProblemSession.make_draw
 
     def took(lock: DeviceLock, turn: Any) -> None:
         turns.append(turn)
@@ -345,7 +343,7 @@ def test_a_verdict_times_in_one_turn_and_draws_before_it(
 
     judge.sessions.close()
     monkeypatch.setattr(DeviceLock, "_take", took)
-    monkeypatch.setattr(ProblemSession, "_draw", drew)
+    monkeypatch.setattr(ProblemSession, "make_draw", drew)
     assert isinstance(verdict(judge, softmax, altered()), Passed)
     assert turns.count("alone") == 2 and "draw" in turns
     assert ("alone", "draw") not in pairwise(turns)
@@ -385,7 +383,7 @@ def test_who_is_slower_on_other_contents_is_told_by_least_times(
 
     timing = object.__new__(Timing)
     timing.rule, timing.found = TimingRule(elsewhere_races=2), Findings()
-    session: Any = SimpleNamespace(elsewhere=[("spread", 3, 2.0)])
+    session: Any = SimpleNamespace(specials=SimpleNamespace(elsewhere=[("spread", 3, 2.0)]))
     timing.session = session
     race: Any = SimpleNamespace(run=run)
     timing._elsewhere(race)

@@ -13,7 +13,6 @@ from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
-from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.session_pool import NARROWER, OF_THESE, Between, Rest, Sizes, Within
 from rag_kernels.eval.sessions.suitable_kinds import wide_in_words
 from rag_kernels.ingest.functional.folding import unfolded
@@ -178,11 +177,9 @@ def test_wide_integers_of_places_that_were_computed_stay_within_what_is_drawn(wo
     limits = Limits(measure_compile=False)
     with (
         kept_judge("cpu", limits=limits) as judge,
-        ProblemSession(
-            found, workers=workers, candidate_workers=workers, device=judge.device, limits=limits
-        ) as session,
+        judge.sessions.new(found) as session,
     ):
-        draw = session.special(WIDE)
+        draw = session.specials.draw(WIDE)
         assert draw is not None, "the module does not take it"
         drawn = session.draws[draw].bytes(1).view("int64")
         assert set(drawn.tolist()) <= set(range(1, 17)) and "the least" in wide_in_words(found)
@@ -204,9 +201,7 @@ def test_places_that_are_computed_of_two_inputs_are_those_of_one_draw(workers: W
     limits = Limits(measure_compile=False)
     with (
         kept_judge("cpu", limits=limits) as judge,
-        ProblemSession(
-            found, workers=workers, candidate_workers=workers, device=judge.device, limits=limits
-        ) as session,
+        judge.sessions.new(found) as session,
     ):
         moved = False
         for _ in range(12):

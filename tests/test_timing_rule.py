@@ -44,7 +44,8 @@ TIMED_BY = {
     "trial/physical_floor.py": (),
     "sessions/candidate_session.py": ("call_all", "_burst_s"),
     "trial/timed.py": (),
-    "sessions/problem_session.py": ("fresh",),
+    "sessions/problem_contents.py": ("fresh",),
+    "sessions/special_draws.py": ("elsewhere",),
 }
 PLAIN_NUMBERS = (0, 1, -1, 1e-6, 1e6, 1e3)  # nothing, one, and units
 OTHERS = {  # what is no number of the rule

@@ -45,7 +45,7 @@ class ReferenceTimes:
 
     def __init__(self, session: ProblemSession) -> None:
         self._session = session
-        session.after_restart = self.prepare_again
+        session.after_restart.append(self.prepare_again)
         self._left_out: dict[str, str] = {}  # why, by variant
         self.eager_s: list[float] = []
         self.round_trips: list[float] = []  # seconds of requests for no call, beside bursts

@@ -28,9 +28,11 @@ from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
 from rag_kernels.eval.scaled_problem import REACHES, Reach
 from rag_kernels.eval.sessions.admission import admission_file, open_admission
+from rag_kernels.eval.sessions.problem_contents import bytes_of, takes_special
 from rag_kernels.eval.sessions.problem_knowledge import FoundSizes, ProblemKnowledge
-from rag_kernels.eval.sessions.problem_session import ProblemSession, bytes_of, takes_special
+from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
+from rag_kernels.eval.sessions.reference_worker import Resources
 
 log = logging.getLogger(__name__)
 AHEAD_BYTES = 4 << 30  # of `bytes_of`
@@ -189,8 +191,7 @@ class Sessions:
         idle: list[Worker] | None = None,
     ) -> ProblemSession:
         """Open a session of its own, to be closed by who asked for it; on a GPU with a worker that is `idle`."""
-        return ProblemSession(
-            fp,
+        resources = Resources(
             workers=self.workers,
             candidate_workers=self.candidate_workers,
             device=self.device,
@@ -199,6 +200,7 @@ class Sessions:
             keep=self.keep,
             idle=idle if self.device.backend == "cuda" else None,
         )
+        return ProblemSession(fp, resources)
 
     def keep(self, device: Device) -> Device:
         """Take the device with the greatest ceilings that were seen of it, and keep it in the cache."""

@@ -57,7 +57,7 @@ def draw_ahead(session: ProblemSession) -> None:
     """Make the draws that races ask for, while others may compute: a race has the device alone."""
     without = session.limits.without
     if not without & {"looks", "fresh content"}:
-        _ = session.own_specials
+        _ = session.specials.own
     if not without & {"unrelated content", "fresh content"}:
         _ = session.fresh
 
@@ -89,7 +89,7 @@ def _calls(session: ProblemSession, count: int, *, in_bursts: bool, thorough: bo
     rule = session.limits.timing
     if session.limits.without & {"looks", "fresh content"}:
         return {}
-    special = [Look("special", *found) for found in session.own_specials]
+    special = [Look("special", *found) for found in session.specials.own]
     looks = [Look("again")] * EACH + [Look("nudged")] * EACH
     looks += [Look("halves")] * (EACH if session.fp.step is not None and not in_bursts else 0)
     always = [look for look in special if look.kind == EDGES]  # which are others at other sizes
@@ -106,7 +106,7 @@ def _calls(session: ProblemSession, count: int, *, in_bursts: bool, thorough: bo
 
 
 def _last(session: ProblemSession, *, in_bursts: bool) -> tuple[Look, ...]:
-    special = [Look("special", *found) for found in session.own_specials]
+    special = [Look("special", *found) for found in session.specials.own]
     halves = [Look("halves")] * (session.fp.step is not None)
     looks = [] if in_bursts else [*session.rng.sample(special, min(EACH, len(special))), Look("nudged")]
     return (*halves, *looks)
@@ -135,7 +135,7 @@ def looked_at(session: ProblemSession, met: set[Recipe], look: Look, recipe: Rec
     specs = session.specs
     if look.what == "nudged":
         known = session.remembered.number(recipe) is not None  # else its draws may become others
-        make = partial(nudged, recipe, specs, session.ordered, session.rng)
+        make = partial(nudged, recipe, specs, session.own.ordered, session.rng)
         return remembered(session, met, recipe, NUDGED, make) if known else make()
     if look.what != "special":
         return remembered(session, met)

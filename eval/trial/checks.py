@@ -106,7 +106,7 @@ class Checks:
     def compare(self, place: BoundBuffers, outputs: OutputSnapshot, recipe: Recipe, input_class: str) -> None:
         """Compare all of one call's outputs; the class names the draw in the verdict."""
         wrong = self.compared(place.session, outputs, recipe, input_class)
-        if wrong is not None and (self.relative > GROSS_ELSE or not place.session.is_mixed(recipe)):
+        if wrong is not None and (self.relative > GROSS_ELSE or not place.session.specials.is_mixed(recipe)):
             self.stop(place, recipe, wrong)
 
     def stop(self, place: BoundBuffers, recipe: Recipe, wrong: Wrong) -> NoReturn:
@@ -203,13 +203,14 @@ class Checks:
 
     def own_draws(self) -> None:
         """Check only the problem's own kind of inputs, and rows of several kinds; nothing is noted."""
-        for draw in range(self.place.session.own_draws):
-            self.call_and_compare(self.place, plain(draw, len(self.place.session.specs)), "own draw")
-        self.call_and_compare(self.place, self.place.session.mixed or self.place.session.random_recipe(), MIXED)
+        session = self.place.session
+        for draw in range(session.own_draws):
+            self.call_and_compare(self.place, plain(draw, len(session.specs)), "own draw")
+        self.call_and_compare(self.place, session.specials.mixed or session.random_recipe(), MIXED)
 
     def beyond(self) -> None:
         """Check at larger sizes what adds up there: one integer throughout."""
-        draw = self.place.session.special(ALIKE)
+        draw = self.place.session.specials.draw(ALIKE)
         if draw is not None:
             self.call_and_compare(self.place, plain(draw, len(self.place.session.specs)), ALIKE)
 
@@ -226,7 +227,7 @@ class Checks:
 
     def on_both(self, place: BoundBuffers, recipe: Recipe, told: str) -> None:
         """Check under some circumstance a content and rows of several kinds: a fault may need both."""
-        for one in (recipe, place.session.mixed):
+        for one in (recipe, place.session.specials.mixed):
             if one is not None:
                 self.call_and_compare(place, one, told)
 
@@ -259,7 +260,7 @@ class Checks:
             return
         tried = []
         for kind in place.session.rng.sample(kinds, len(kinds)):
-            draw = place.session.special(kind)
+            draw = place.session.specials.draw(kind)
             if draw is None:
                 continue
             recipe = plain(draw, len(place.session.specs))
@@ -277,8 +278,8 @@ class Checks:
             return
         session, subject = place.session, self.subject
         for kind in MOVED:
-            moved = session.special(kind)
-            draws = [moved if moved is None else session.special(BEGUN), moved]
+            moved = session.specials.draw(kind)
+            draws = [moved if moved is None else session.specials.draw(BEGUN), moved]
             if None in draws:
                 continue
             for draw in draws:
@@ -298,7 +299,7 @@ class Checks:
         session, subject = place.session, self.subject
         if "special values" in self.without:
             return
-        kinds = [(kind, draw) for kind in TWICE if (draw := session.special(kind)) is not None]
+        kinds = [(kind, draw) for kind in TWICE if (draw := session.specials.draw(kind)) is not None]
         one = subject.bind(session, tight=True, same=alike_inputs(session.fp)) if kinds and not session.on_gpu else None
         for kind, draw in kinds:
             recipe = plain(draw, len(session.specs))
@@ -324,7 +325,7 @@ class Checks:
             return True
         session = place.session
         for kind in INTEGER_KINDS:
-            draw = session.special(kind)
+            draw = session.specials.draw(kind)
             if draw is None:
                 continue
             recipe = plain(draw, len(session.specs))
@@ -360,10 +361,10 @@ class Checks:
             if fingerprint not in seen:
                 seen[fingerprint] = count
                 self.compare(self.place, subject.outputs(self.place), recipe, "repeated call")
-        for count in dict.fromkeys(counts) if session.mixed else ():
+        for count in dict.fromkeys(counts) if session.specials.mixed else ():
             if not session.on_gpu:
                 subject.use_threads(count)
-            self.call_and_compare(self.place, session.mixed or recipe, "repeated call")
+            self.call_and_compare(self.place, session.specials.mixed or recipe, "repeated call")
         if not session.on_gpu:
             subject.use_threads(threads())
         if len(seen) > 1:
@@ -403,7 +404,7 @@ class Checks:
         if session.on_gpu or subject.candidate.tier != "kernel" or "repeats" in self.without:
             return
         subject.use_threads(count := session.rng.choice(MOST_THREADS))
-        edges = session.special(EDGES)
+        edges = session.specials.draw(EDGES)
         recipe = session.random_recipe() if edges is None else plain(edges, len(session.specs))
         try:
             self.on_both(self.place, recipe, f"{count} threads")
@@ -418,7 +419,7 @@ class Checks:
         its caller has them flushed.
         """
         session, subject = place.session, self.subject
-        for recipe in (session.random_recipe(), session.mixed):
+        for recipe in (session.random_recipe(), session.specials.mixed):
             if recipe is not None:
                 subject.prepare(place, recipe)
                 subject.call_within(place, "a region")

@@ -89,7 +89,7 @@ def keeps_results_apart(checks: Checks) -> None:
 
 def infinities(checks: Checks) -> None:
     """Make a call on nothing but infinities: a later one may find nothing of it."""
-    draw = checks.place.session.special(INFINITE)
+    draw = checks.place.session.specials.draw(INFINITE)
     if draw is not None and "special values" not in checks.without:
         checks.subject.prepare(checks.place, plain(draw, len(checks.place.session.specs)))
         checks.subject.call(checks.place)
@@ -133,7 +133,7 @@ def ends_well(checks: Checks) -> None:
 
 def after_refused(checks: Checks, place: BoundBuffers) -> None:
     """Require that it is right after a call whose indices it refused; one that takes such is asked no more."""
-    draw = None if "special values" in checks.without else place.session.special(OUT_OF_RANGE)
+    draw = None if "special values" in checks.without else place.session.specials.draw(OUT_OF_RANGE)
     if draw is None:
         return
     checks.subject.prepare(place, plain(draw, len(place.session.specs)))
@@ -206,7 +206,7 @@ def many_calls(checks: Checks, place: BoundBuffers, limit_s: float = MANY_S) -> 
     """Check that it is right after many calls, on contents of which it has seen others before."""
     session, subject = place.session, checks.subject
     subject.use_threads(1)
-    draws = [draw for kind in (REPEATED, CONSTANT_ROWS) if (draw := session.special(kind)) is not None]
+    draws = [draw for kind in (REPEATED, CONSTANT_ROWS) if (draw := session.specials.draw(kind)) is not None]
     recipe, made = plain(draws[0] if draws else 0, len(session.specs)), 0
     subject.prepare(place, recipe)
     held: list[tuple[int, Resident | None]] = []  # after how many calls, and what is in memory then
@@ -301,7 +301,7 @@ def together(checks: Checks, first: BoundBuffers, second: BoundBuffers, call_s: 
     """Return what goes wrong where two threads call it at once, or nothing; a call takes so long."""
     times = max(2, min(TOGETHER, int(MANY_S / max(call_s, 1e-9))))
     places = first, second
-    recipes = [first.session.random_recipe(), second.session.mixed or second.session.random_recipe()]
+    recipes = [first.session.random_recipe(), second.session.specials.mixed or second.session.random_recipe()]
     for place, recipe in zip(places, recipes, strict=True):
         place.session.require_answer(recipe)
         checks.subject.prepare(place, recipe)

@@ -26,7 +26,7 @@ def probe(checks: Checks, place: BoundBuffers) -> None:
     """Find the precision class from products that are exact in fp32, and from the errors of others."""
     session = place.session
     checks.found.precision = session.limits.precision if session.fp.features.flops > 0 else "strict"
-    tried = [] if "exactness probe" in checks.without else [session.special(kind) for kind in PROBES]
+    tried = [] if "exactness probe" in checks.without else [session.specials.draw(kind) for kind in PROBES]
     shown = [_precision(checks, place, draw) for draw in tried if draw is not None]
     checks.found.checks += ["exactness probe"] * bool(shown)
     if found := _kept_bits(checks, place):
@@ -40,7 +40,7 @@ def products(checks: Checks) -> None:
     session = checks.place.session
     if session.fp.features.flops <= 0 or "exactness probe" in checks.without:
         return
-    tried = [draw for kind in PROBES if (draw := session.special(kind)) is not None]
+    tried = [draw for kind in PROBES if (draw := session.specials.draw(kind)) is not None]
     if shown := [_precision(checks, checks.place, draw) for draw in tried]:
         _take_precision(checks, session, shown)
 

@@ -132,7 +132,7 @@ class Timing:
             seconds = race.run(cold=False, pairs=self.rule.elsewhere_pairs, draws=draws).seconds
             return min(seconds["candidate"]), min(seconds["eager"])
 
-        for kind, draw, most in self.session.elsewhere:
+        for kind, draw, most in self.session.specials.elsewhere:
             own, there = [(math.inf, math.inf)], [(math.inf, math.inf)]
             for _ in range(self.rule.elsewhere_races):
                 own.append(least([]))

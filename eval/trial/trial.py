@@ -239,7 +239,7 @@ class Trial:
         if "special values" in self.without:
             probe(checks, self.others.tight(subject, self.session))
             return True
-        kinds = [kind for kind, _ in self.session.own_specials]
+        kinds = [kind for kind, _ in self.session.specials.own]
         if not kinds:
             self.found.label(unchecked("special values"))
             self.found.notes.append(f"special values not tried: {why}, and its own sizes take too much memory")

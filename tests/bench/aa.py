@@ -35,6 +35,7 @@ from rag_kernels.eval.sessions.candidate_buffers import BoundBuffers
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
+from rag_kernels.eval.sessions.reference_worker import Resources
 from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for
 from rag_kernels.eval.timing.race import Race, self_check
 from rag_kernels.eval.timing_rule import TimingRule
@@ -130,14 +131,14 @@ class Modules:
 
     def session(self) -> ProblemSession:
         judge = self.judge
-        return ProblemSession(
-            self.fp,
+        resources = Resources(
             workers=judge.workers,
             candidate_workers=self.own,
             device=judge.device,
             limits=judge.limits,
             device_lock=judge.sessions.device_lock,
         )
+        return ProblemSession(self.fp, resources)
 
     def race(self, session: ProblemSession) -> tuple[Ratio, float]:
         text = re.sub(r"\bModel\b", "ModelNew", self.fp.problem.source)

@@ -44,7 +44,7 @@ from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import DEFENCES, Limits
 from rag_kernels.eval.problem import find_problems, load_problem
 from rag_kernels.eval.records import FunctionalProblem, Judged, Passed, ProblemError, verdict_name
-from rag_kernels.eval.sessions.problem_session import DRAWS_GPU_BYTES, MOST_DRAWS, answer_bytes
+from rag_kernels.eval.sessions.problem_contents import DRAWS_GPU_BYTES, MOST_DRAWS, answer_bytes
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.export.evidence import packed

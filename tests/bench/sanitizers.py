@@ -32,6 +32,7 @@ from rag_kernels.eval.process.sandbox import Sandbox
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import MachineError, ProblemError
 from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.sessions.reference_worker import Resources
 from rag_kernels.eval.zoo.exploits.catalogue import SPECIMENS
 from rag_kernels.eval.zoo.honest.corpus import honest_kernels
 from rag_kernels.eval.zoo.tasks import TASKS
@@ -77,13 +78,10 @@ class Bench:
         """The problem at small and at odd sizes."""
         fp = functionalize(problem_from_source("races", task_source), workers=self.workers)
         sizes = at_other_sizes(fp, ("small", "odd"), self.workers)
-        open_ones = [
-            ProblemSession(
-                one, workers=self.workers, candidate_workers=self.candidates, device=self.device, limits=self.limits
-            )
-            for one in sizes
-            if one is not None
-        ]
+        resources = Resources(
+            workers=self.workers, candidate_workers=self.candidates, device=self.device, limits=self.limits
+        )
+        open_ones = [ProblemSession(one, resources) for one in sizes if one is not None]
         try:
             yield open_ones
         finally:
