@@ -235,9 +235,8 @@ class WgmmaKernel(Kernel):
         multiply = f"rk::wgmma_{SHORT_NAMES[self.numbers]}"
         if self.numbers in HALF:
             multiply += f"<{int(self.left.lanes_inside)}, {int(self.right.lanes_inside)}>"
-        last = "" if self.by_registers else "  release(before);\n"
-        consumer = text.CONSUMER.replace("STEP", self.step()).replace("  LAST\n", last)
-        consumer = consumer.replace("MULTIPLY", multiply)
+        walk = text.WALK_IN_PAIRS if self.by_registers else text.WALK
+        consumer = text.CONSUMER.replace("WALK", walk).replace("STEP", self.step()).replace("MULTIPLY", multiply)
         strips = self.strips().replace("TAILS", "\n".join(indent(self.tails())))
         producer = text.PRODUCER.replace("BATCHES", "\n".join(indent(indent(indent(self.before_loads())))))
         producer = producer.replace("LOADS", "\n".join(indent(indent(indent(indent(self.loads()))))))

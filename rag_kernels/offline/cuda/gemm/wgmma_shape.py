@@ -59,7 +59,7 @@ def time_of(
     tiles = batches * -(-rows // (shape.rows * shape.cluster)) * -(-columns // shape.columns)
     products, lines = shape.rows * shape.columns / 32768, shape.rows + shape.columns / shape.cluster
     step = max(products * (1.0 if shape.columns == 256 else 1.08), lines / 450) + lines / 6400 + 0.03
-    step *= (1.45 if shape.alternate else 1.15) if registers else 1.0
+    step *= (1.45 if shape.alternate else 1.07) if registers else 1.0
     stored = 4 * shape.rows * shape.columns / 32768
     best = float("inf")
     for parts in range(1, min(32, max(1, steps // 4)) + 1):

@@ -94,6 +94,15 @@ for (uint32_t item = first, number = 0; item < all; item += stride, ++number) {
   if (ALTERNATE && (mine || taken)) rk::mbarrier_wait(turns + 8 * mine, (mine ? taken : taken - 1) & 1);
   ++taken;
   int before = 0;
+WALK
+  if (ALTERNATE && threadIdx.x % 128 == 0) rk::mbarrier_arrive(turns + 8 * (1 - mine));
+  rk::wgmma_wait<0>();
+  release(before);
+#pragma unroll
+  for (int h = 0; h < BLOCKS; ++h) rk::wgmma_hold(sums[h]);"""
+
+# A group's steps, one after the other...
+WALK = """\
   for (int k = 0; k < count; ++k) {
     rk::mbarrier_wait(full + 8 * s, round & 1);
     const uint32_t left = base + s * STAGE + (ALTERNATE ? 0 : mine * BLOCKS * HIGH);
@@ -101,12 +110,23 @@ for (uint32_t item = first, number = 0; item < all; item += stride, ++number) {
 STEP
     before = s;
     if (++s == STAGES) s = 0, ++round;
-  }
-  if (ALTERNATE && threadIdx.x % 128 == 0) rk::mbarrier_arrive(turns + 8 * (1 - mine));
-  rk::wgmma_wait<0>();
-  LAST
-#pragma unroll
-  for (int h = 0; h < BLOCKS; ++h) rk::wgmma_hold(sums[h]);"""
+  }"""
+
+# ... or in pairs, each of which has registers of its own for what it multiplies.
+WALK_IN_PAIRS = """\
+  uint32_t even[BLOCKS][4][4], odd[BLOCKS][4][4];
+  const auto step = [&](int k, uint32_t (&of_thread)[BLOCKS][4][4]) {
+    rk::mbarrier_wait(full + 8 * s, round & 1);
+    const uint32_t left = base + s * STAGE + (ALTERNATE ? 0 : mine * BLOCKS * HIGH);
+    const uint32_t right = base + s * STAGE + LEFT_BYTES;
+STEP
+    before = s;
+    if (++s == STAGES) s = 0, ++round;
+  };
+  for (int k = 0; k < count; k += 2) {
+    step(k, even);
+    if (k + 1 < count) step(k + 1, odd);
+  }"""
 
 # A step's products, of which those of the step before may still run.
 FROM_SHARED = """\
@@ -129,10 +149,9 @@ FROM_SHARED = """\
       release(before);
     }"""
 
-# The same with a left factor whose lanes lie side by side, in slabs of 32 lanes and 32 terms: while one group loads
-# what it needs, the other one multiplies.
+# The same with a left factor whose lanes lie side by side, in slabs of 32 lanes and 32 terms: what a step needs is
+# loaded while the products of the step before run.
 FROM_REGISTERS = """\
-    uint32_t of_thread[BLOCKS][4][4];
 #pragma unroll
     for (int h = 0; h < BLOCKS; ++h)
 #pragma unroll
@@ -152,8 +171,10 @@ FROM_REGISTERS = """\
       for (int h = 0; h < BLOCKS; ++h)
         MULTIPLY(sums[h], of_thread[h][q], rk::wgmma_descriptor(right + q * RIGHT_STEP, RIGHT_LEADING, 1024), k | q);
     rk::wgmma_commit();
-    rk::wgmma_wait<0>();
-    release(s);"""
+    if (k) {
+      rk::wgmma_wait<1>();
+      release(before);
+    }"""
 
 RELEASE = """\
 const auto release = [&](int s) {  // the stage, to every block that fills it
