@@ -27,6 +27,7 @@ THOROUGH = Limits(
 FEWER_SIZES = replace(THOROUGH, without=frozenset({"squares and tiles"}))
 OF_SANITIZERS = replace(THOROUGH, without=frozenset({"repeats", "odd shapes"}))
 OF_SIZES = replace(FEWER_SIZES, without=FEWER_SIZES.without | {"repeats", "sanitizers"})
+OF_REPEATS = replace(THOROUGH, without=frozenset({"sanitizers", "odd shapes"}))
 BRIEF = replace(THOROUGH, thorough=False)  # as before a confirmation
 
 

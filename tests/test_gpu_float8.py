@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import generated_kernels as numbers
+from support.compiler_reading import together
 from support.eight_bit_numbers import FORMATS, floats, past
 
 from rag_kernels.eval.build.compile import Built, build, toolchain
@@ -174,8 +175,8 @@ def test_conversions_are_pytorchs_on_a_gpu_too(tmp_path: Path, dtype: str) -> No
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
 def test_cuda_kernels_of_eight_bits_are_built(tmp_path: Path) -> None:
     converts = CONVERTS.replace("ELEMENT", "__nv_fp8_e5m2").replace("FORMAT", "e5m2")
-    texts = [(text, "cuda") for text in (QUANTISES, DEQUANTISES, converts)]
-    assert all(isinstance(one, Built) for one in build(texts, tools=toolchain(), cache=tmp_path))  # type: ignore[arg-type]
+    [built] = build([(together([QUANTISES, DEQUANTISES, converts]), "cuda")], tools=toolchain(), cache=tmp_path)
+    assert isinstance(built, Built), built.log
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from judging import SOFTMAX
-from support.compiler_reading import refusals
+from judging import OF_SANITIZERS, SOFTMAX, verdict
+from support.compiler_reading import refusals, together
 from support.kept import kept_judge
 
 from rag_kernels.eval.build.compile import BuildError, build, toolchain
@@ -25,17 +24,13 @@ from rag_kernels.zoo.runner import BLAND
 
 QUICK = Limits(measure_compile=False, timing=TimingRule(pairs=7, max_pairs=7, timed_s=0.02, few_pairs=3))
 CPU, CUDA = honest_kernels(), cuda_kernels()
-SAMPLED = (  # one of each family, and of each kind that a hasty judge would mistake for a cheat
+SAMPLED = (  # of the kinds that a hasty judge would mistake for a cheat, and of most families
     "rows: kahan",
-    "sum of all: partials",
     "softmax of rows: online,",
     "cross-entropy: merged halves",
-    "layer norm: Welford",
     "matmul: static workspace",
     "linear and relu: three bf16 terms",
     "conv 3 x 3: Winograd",
-    "max pool, threads",
-    "gelu: erfc, blocks",
     "silu of one shape, serial",
     "argmax with ties: tournament",
     "causal attention: flash,",
@@ -63,9 +58,9 @@ def test_kernels_compile(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(toolchain().nvcc is None, reason="no nvcc")
 def test_cuda_kernels_compile() -> None:
-    texts = [(h.candidate.source, h.candidate.backend) for h in CUDA[::8] if h.candidate.tier == "kernel"]
-    built = build(texts, tools=toolchain(), cache=default_cache())
-    assert [result.log for result in built if isinstance(result, BuildError)] == []
+    text = together([h.candidate.source for h in CUDA[::8] if h.candidate.tier == "kernel"])
+    [built] = build([(text, "cuda")], tools=toolchain(), cache=default_cache())
+    assert not isinstance(built, BuildError), built.log
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +82,7 @@ def flags(judge: LocalJudge, honest: Honest) -> set[str]:
 def test_an_honest_kernel_passes(judge: LocalJudge, start: str, tmp_path: Path) -> None:
     honest = next(h for h in CPU if h.name.startswith(start))
     found = flags(judge, honest)
-    # Special values and admissions are drawn: the first was seen once, never in 35 sessions after it; the second of a
-    # sum of all, whose one number's errors are as chance has them, once, and in none of 8 after it.
-    if found in ({"fragile"}, {"precision-unverifiable"}):
+    if found == {"fragile"}:  # special values are drawn: it was seen once, and never in 35 sessions after it
         with open_judge("cpu", limits=QUICK, cache_dir=tmp_path) as fresh:
             found = flags(fresh, honest)
     assert found == set()
@@ -112,5 +105,6 @@ def test_shifts_into_the_sign_are_confirmed(judge: LocalJudge) -> None:
     candidate = OfflineWriter().propose(brief)[0].candidate
     signed = candidate.source.replace("(uint32_t(rk_int(z)) << 23)", "uint32_t(rk_int(z) << 23)")
     assert signed != candidate.source
-    verdict = judge.confirm(fp, replace(candidate, source=signed)).verdict
-    assert isinstance(verdict, Passed), verdict
+    with kept_judge("cpu", limits=OF_SANITIZERS) as sanitizing:
+        confirmed = verdict(sanitizing, fp, signed)
+    assert isinstance(confirmed, Passed) and any("undefined" in check for check in confirmed.checks), confirmed

@@ -10,7 +10,18 @@ from typing import cast
 
 import pytest
 import torch
-from judging import BRIEF, FEWER_SIZES, HEAD, OF_SIZES, SOFTMAX, THOROUGH, altered, loaded, verdict
+from judging import (
+    BRIEF,
+    FEWER_SIZES,
+    HEAD,
+    OF_REPEATS,
+    OF_SANITIZERS,
+    OF_SIZES,
+    SOFTMAX,
+    altered,
+    loaded,
+    verdict,
+)
 from support.generated_kernels import Case, functional
 from support.kept import kept_judge
 
@@ -169,8 +180,21 @@ def judge() -> Iterator[LocalJudge]:
 
 @pytest.fixture(scope="module")
 def patient() -> Iterator[LocalJudge]:
-    """Judge at squares and numbers of tiles too, which take seconds."""
-    with kept_judge("cpu", limits=THOROUGH, at_other_sizes=at_other_sizes) as opened:
+    """Judge what is about other sizes at squares and numbers of tiles too, which take seconds."""
+    limits = replace(OF_SIZES, without=OF_SIZES.without - {"squares and tiles"})
+    with kept_judge("cpu", limits=limits, at_other_sizes=at_other_sizes) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def repeating() -> Iterator[LocalJudge]:
+    with kept_judge("cpu", limits=OF_REPEATS, at_other_sizes=at_other_sizes) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def sanitizing() -> Iterator[LocalJudge]:
+    with kept_judge("cpu", limits=OF_SANITIZERS, at_other_sizes=at_other_sizes) as opened:
         yield opened
 
 
@@ -317,7 +341,7 @@ def test_a_kernel_that_refuses_other_columns_serves_any_rows(sized: LocalJudge, 
     assert any("refuses others" in note and "only 256 columns" in note for note in passed.notes), passed.notes
 
 
-def test_an_honest_softmax_passes_everything(patient: LocalJudge, softmax: FunctionalProblem) -> None:
+def test_an_honest_softmax_serves_any_size(patient: LocalJudge, softmax: FunctionalProblem) -> None:
     passed = verdict(patient, softmax, altered())
     assert isinstance(passed, Passed) and passed.labels == (), passed
     assert "25 kinds of special values" in passed.checks
@@ -328,13 +352,11 @@ def test_an_honest_softmax_passes_everything(patient: LocalJudge, softmax: Funct
 
 
 def test_what_is_wrong_at_some_of_the_lengths_that_it_takes(
-    softmax: FunctionalProblem, monkeypatch: pytest.MonkeyPatch
+    patient: LocalJudge, softmax: FunctionalProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(other_sizes, "MOST_OF_TILES_S", 600.0)  # on a busy machine ten seconds are one number of tiles
     tiles, third = 'RK_CHECK(n % 64 == 0, "whole tiles");', "if (n / 64 % 4 == 3 && n > 256) out.data[n - 1] = 7;"
-    limits = replace(OF_SIZES, without=OF_SIZES.without - {"squares and tiles"})
-    with kept_judge("cpu", limits=limits, at_other_sizes=at_other_sizes) as tiled:
-        found = verdict(tiled, softmax, altered(before=tiles, after=third))
+    found = verdict(patient, softmax, altered(before=tiles, after=third))
     assert "label:shape-specialised" in codes(found), found
 
 
@@ -356,16 +378,6 @@ def test_a_copy_of_a_half_precision_product_is_right(brief: LocalJudge) -> None:
         ({"before": "volatile float t = x.data[rows * n]; (void)t;"}, "crashed"),
         ({"before": "volatile float t = x.data[-1]; (void)t;"}, "crashed"),
         ({"after": "_mm_setcsr(_mm_getcsr() | 0x8040);"}, "rejected:floating_point_state"),
-        ({"before": "volatile int32_t big = 2147483647; big = big + 1;"}, "rejected:sanitizer"),  # undefined behaviour
-        (
-            {
-                "before": "int64_t last = 0;\n#pragma omp parallel for\nfor (int64_t r = 0; r < rows; ++r) last = n;\n"
-                "if (last < n) return;"
-            },
-            "rejected:sanitizer",
-        ),  # a race whose numbers are right
-        ({"before": "float p8[8]; volatile int at = 8; p8[at] = 1; (void)p8;"}, "rejected:sanitizer"),
-        ({"before": "static int k; ++k;", "after": "out.data[5] *= 1 + k % 2 * 1e-7f;"}, "label:nondeterministic"),
         (
             {"after": "std::thread([] { for (volatile long i = 0; i < 30000000L; ++i) {} }).detach();"},
             "rejected:background_work",
@@ -377,10 +389,29 @@ def test_a_copy_of_a_half_precision_product_is_right(brief: LocalJudge) -> None:
     ],
 )
 def test_what_ordinary_inputs_do_not_show(
-    judge: LocalJudge, softmax: FunctionalProblem, parts: dict[str, str], expected: str
+    brief: LocalJudge, softmax: FunctionalProblem, parts: dict[str, str], expected: str
 ) -> None:
-    found = verdict(judge, softmax, "#include <unistd.h>\n" + altered(**parts))
+    found = verdict(brief, softmax, "#include <unistd.h>\n" + altered(**parts))
     assert expected in codes(found), found
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "volatile int32_t big = 2147483647; big = big + 1;",  # undefined behaviour
+        "int64_t last = 0;\n#pragma omp parallel for\nfor (int64_t r = 0; r < rows; ++r) last = n;\n"
+        "if (last < n) return;",  # a race whose numbers are right
+        "float p8[8]; volatile int at = 8; p8[at] = 1; (void)p8;",
+    ],
+)
+def test_what_sanitizers_alone_show(sanitizing: LocalJudge, softmax: FunctionalProblem, before: str) -> None:
+    found = verdict(sanitizing, softmax, altered(before))
+    assert "rejected:sanitizer" in codes(found), found
+
+
+def test_what_differs_from_call_to_call_is_told(repeating: LocalJudge, softmax: FunctionalProblem) -> None:
+    found = verdict(repeating, softmax, altered("static int k; ++k;", after="out.data[5] *= 1 + k % 2 * 1e-7f;"))
+    assert "label:nondeterministic" in codes(found), found
 
 
 @pytest.mark.parametrize(
@@ -422,29 +453,29 @@ def test_a_late_write_is_told_as_one_whatever_check_meets_it(judge: LocalJudge, 
     assert codes(stopped.value.verdict) == {"rejected", "rejected:late_write"}
 
 
-def test_an_undefined_symbol_is_named(judge: LocalJudge, softmax: FunctionalProblem) -> None:
-    found = verdict(judge, softmax, altered(before="void nowhere(int64_t); if (n > 0) nowhere(n);"))
+def test_an_undefined_symbol_is_named(brief: LocalJudge, softmax: FunctionalProblem) -> None:
+    found = verdict(brief, softmax, altered(before="void nowhere(int64_t); if (n > 0) nowhere(n);"))
     assert isinstance(found, Crashed) and "nowherel` is declared and nowhere defined" in found.reason, found
 
 
-def test_what_thread_sanitizer_cannot_judge_is_left_out(judge: LocalJudge, softmax: FunctionalProblem) -> None:
-    passed = verdict(judge, softmax, altered(before="#pragma omp parallel for ordered\nfor (int i = 0; i < 2; ++i);"))
+def test_what_thread_sanitizer_cannot_judge_is_left_out(sanitizing: LocalJudge, softmax: FunctionalProblem) -> None:
+    passed = verdict(sanitizing, softmax, altered("#pragma omp parallel for ordered\nfor (int i = 0; i < 2; ++i);"))
     assert isinstance(passed, Passed) and "sanitizers: address, undefined-behaviour" in passed.checks, passed
     assert any(note.startswith("not run under ThreadSanitizer: it does not build") for note in passed.notes)
 
 
-def test_a_decoy_kernel_makes_no_custom_kernel(judge: LocalJudge, softmax: FunctionalProblem) -> None:
-    found = verdict(judge, softmax, DECOY, "composed")
+def test_a_decoy_kernel_makes_no_custom_kernel(repeating: LocalJudge, softmax: FunctionalProblem) -> None:
+    found = verdict(repeating, softmax, DECOY, "composed")
     assert "label:library rewrite" in codes(found), found
     assert any("decoy: without" in note for note in found.notes)  # type: ignore[union-attr]
 
 
-def test_what_composed_kernels_keep_between_calls_is_told(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+def test_what_composed_kernels_keep_between_calls_is_told(repeating: LocalJudge, softmax: FunctionalProblem) -> None:
     """In static memory, which a second caller changes, or in memory that each call takes."""
     kept = KEEPS.replace("STATIC", "static").replace("*new volatile float[FLOATS] = 1;", "")
     lost = KEEPS.replace("STATIC", "static thread_local").replace("FLOATS", "4096")
     told = [
-        codes(verdict(judge, softmax, source, "composed")) & {"label:leaks memory", f"label:{ONE_CALLER}"}
+        codes(verdict(repeating, softmax, source, "composed")) & {"label:leaks memory", f"label:{ONE_CALLER}"}
         for source in (kept, lost)
     ]
     assert told == [{f"label:{ONE_CALLER}"}, {"label:leaks memory"}]

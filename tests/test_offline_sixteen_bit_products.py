@@ -609,14 +609,14 @@ def test_tiles_follow_sizes_and_can_be_tuned() -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("arch", ["90a", "80"])
-def test_sixteen_bit_products_compile(arch: str, tmp_path: Path) -> None:
+def test_sixteen_bit_products_compile(tmp_path: Path) -> None:
+    """For two generations: the older one lacks the instructions of the newer one."""
     case, dtype, parameters = HOPPER["rows and columns"]
     plan = write(functional("compiled", halved(case, dtype)), parameters)
     assert plan is not None
     (tmp_path / "k.cu").write_text(plan.candidate.source)
-    flags = f"-O1 -std=c++17 -gencode=arch=compute_{arch},code=sm_{arch} -c"
-    flags += f" -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
+    flags = " ".join(f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ("80", "90a"))
+    flags += f" -O1 -std=c++17 -c -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
     done = subprocess.run(
         ["nvcc", *flags.split(), "-o", tmp_path / "k.o", tmp_path / "k.cu"], capture_output=True, text=True
     )

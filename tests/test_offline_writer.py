@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-
-os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
-
-import tvm_ffi
 from factories import attempt, candidate, linear_problem, problem, wrong
+from support.compiler_reading import together
 from support.generated_kernels import CASES, Case, functional
 from support.offline_briefs import brief, judged, shown
 
 from rag_kernels.eval.build.candidate_form import check_composed, kernels_text
+from rag_kernels.eval.build.compile import Built, build, toolchain
 from rag_kernels.eval.records import Backend, Candidate, Contract, ServedTensor
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
@@ -26,9 +21,6 @@ from rag_kernels.offline.tuning import has_effect, neighbours, parameters_in, st
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Draft
 from rag_kernels.run.generate import with_reason
-
-FFI = Path(tvm_ffi.__file__).parent
-INCLUDE = Path(__file__).parent.parent / "eval" / "include"
 
 
 @pytest.mark.parametrize(("known", "first"), [(True, True), (False, False)])
@@ -220,22 +212,18 @@ def test_the_same_problem_gives_the_same_source() -> None:
     assert write(first, CpuParameters()) == write(again, CpuParameters())
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("name", ["norms", "scans", "chain", "conv_relu_pool", "long_rows", "scan_in_sum"])
-def test_cuda_compiles(name: str, tmp_path: Path) -> None:
+@pytest.mark.skipif(toolchain().nvcc is None, reason="nvcc is not installed")
+def test_cuda_compiles(tmp_path: Path) -> None:
     """Room in shared memory, too, which the emulation does not bound."""
     scan = Case("return x.cumsum(-1).softmax(-1) * y", "torch.rand(3, 4501)", "torch.rand(1)")
-    case = CASES.get(name, scan)
-    draft = OfflineWriter().propose(brief(functional(name, case), backend="cuda"))[-1]
-    source = draft.candidate.source
-    text = kernels_text(source) if draft.candidate.tier == "composed" else source
-    assert text.count("__global__") >= 1
-    (tmp_path / "k.cu").write_text(text)
-    flags = f"-O3 -std=c++17 -gencode=arch=compute_90,code=sm_90 -c -Xcompiler -fPIC -I{INCLUDE} -I{FFI}/include"
-    done = subprocess.run(
-        ["nvcc", *flags.split(), "-o", tmp_path / "k.o", tmp_path / "k.cu"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    names, texts = ("norms", "scans", "chain", "conv_relu_pool", "long_rows"), list[str]()
+    for case in (*(CASES[name] for name in names), scan):
+        draft = OfflineWriter().propose(brief(functional("compiled", case), backend="cuda"))[-1]
+        source = draft.candidate.source
+        texts.append(kernels_text(source) if draft.candidate.tier == "composed" else source)
+        assert "__global__" in texts[-1]
+    [made] = build([(together(texts), "cuda")], tools=toolchain(), cache=tmp_path)
+    assert isinstance(made, Built), made.log
 
 
 def test_candidates_of_the_factory_are_not_ours() -> None:

@@ -1,4 +1,4 @@
-"""Sources read by the judge's C++ compiler and not built, which takes a tenth of the time: for many of them."""
+"""Many sources at once: read by the judge's C++ compiler and not built, or as one text, whose headers are read once."""
 
 from __future__ import annotations
 
@@ -28,14 +28,19 @@ def refusals(sources: Iterable[str], folder: Path) -> dict[str, str]:
     for group in alike.values():
         for start in range(0, len(group), AT_ONCE):
             some = group[start : start + AT_ONCE]
-            if len(some) == 1 or _said(_together(some), folder):
+            if len(some) == 1 or _said(together(some), folder):
                 refused |= {source: said for source in some if (said := _said(source, folder))}
     return refused
 
 
-def _together(sources: Sequence[str]) -> str:
-    """Return one text of sources with the same includes, each in a namespace, with its own names for exports."""
-    parts = ["\n".join(INCLUDE.findall(sources[0]))]
+def together(sources: Sequence[str]) -> str:
+    """Return one text of sources, with the includes of all, each in a namespace, with its own names for exports.
+
+    Headers of ours come last: what is there before them decides what they declare.
+    """
+    parts = sorted(
+        dict.fromkeys(line for source in sources for line in INCLUDE.findall(source)), key=lambda line: '"' in line
+    )
     for number, source in enumerate(sources):
         exports = [f"__tvm_ffi_{name}" for name in EXPORT.findall(source)]
         parts += [f"#define {name} {name}_{number}" for name in exports]
