@@ -22,7 +22,8 @@ FILES = tuple(sorted(p for folder in LINE for p in (ROOT / folder).rglob("*.py")
 ROOT_FILES, TOP_FILES = "root", "top"
 ORDERS = {
     "eval": (
-        "root process machine buffers messages build sessions timing instruments trial top numerics children zoo"
+        "root traits sizes process machine buffers messages build sessions timing instruments trial top numerics "
+        "children zoo"
     ).split(),
     "ingest": "graphs description functional live importers".split(),
     "rag_kernels": (

@@ -16,7 +16,7 @@ from rag_kernels.archive.store import open_archive
 from rag_kernels.eval.build.candidate_form import candidate_from_file
 from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.records import FunctionalProblem, Problem
-from rag_kernels.eval.workloads import Workload, workloads_of
+from rag_kernels.eval.sizes.workloads import Workload, workloads_of
 from rag_kernels.ingest.functional.functionalize import functionalize as functionalize_problem
 from rag_kernels.ingest.functional.functionalize import open_workers
 from rag_kernels.ingest.functional.passes import load_pass, pass_of

@@ -18,8 +18,8 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Problem, ProblemError
+from rag_kernels.eval.sizes.workloads import workloads_of
 from rag_kernels.eval.told import told
-from rag_kernels.eval.workloads import workloads_of
 from rag_kernels.example_call import Leaves, example_call
 from rag_kernels.export.drop_in import DropIn, Fallback, with_kernel
 from rag_kernels.export.forms.module_file import compiled_of

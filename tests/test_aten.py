@@ -15,10 +15,10 @@ import pytest
 import torch
 from factories import problem
 
-from rag_kernels.eval import aten
-from rag_kernels.eval.aten import OPERATORS, Operator, base_name, operator
-from rag_kernels.eval.index_ties import first_of_equals
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref
+from rag_kernels.eval.traits import aten
+from rag_kernels.eval.traits.aten import OPERATORS, Operator, base_name, operator
+from rag_kernels.eval.traits.index_ties import first_of_equals
 from rag_kernels.ingest.description import vocabulary
 from rag_kernels.ingest.description.features import FLOPS
 from rag_kernels.ingest.graphs import recurrent, spelling
@@ -246,8 +246,8 @@ def test_nothing_else_keeps_names_of_operators() -> None:
             operators = [w for w in words if w.isidentifier() and known(w)]
             if len(operators) > MOST and len(operators) >= 0.8 * len(words):
                 found.setdefault(name, []).append(line)
-    assert found.keys() - {"eval/aten.py"} == ALLOWED.keys(), found
-    assert "eval/aten.py" in found  # the search itself works
+    assert found.keys() - {"eval/traits/aten.py"} == ALLOWED.keys(), found
+    assert "eval/traits/aten.py" in found  # the search itself works
 
 
 def test_nothing_else_cuts_a_base_name_out() -> None:
@@ -259,7 +259,7 @@ def test_nothing_else_cuts_a_base_name_out() -> None:
                 of = ast.unparse(node.func.value)
                 if of == "op" or of.endswith(".op"):
                     cutting.append(str(file.relative_to(ROOT)))
-    assert sorted(cutting) == ["eval/aten.py", "ingest/graphs/graph.py"]
+    assert sorted(cutting) == ["eval/traits/aten.py", "ingest/graphs/graph.py"]
 
 
 def test_the_search_finds_sets_in_every_form() -> None:

@@ -14,7 +14,7 @@ import torch
 
 from rag_kernels.eval.problem import load_module, load_problem
 from rag_kernels.eval.records import FunctionalProblem, ProblemError
-from rag_kernels.eval.workloads import Workload, problem_at, workloads_of
+from rag_kernels.eval.sizes.workloads import Workload, problem_at, workloads_of
 from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.ingest.live import capture_run
 from rag_kernels.ingest.live.called_module import Call, problem_of_calls

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rag_kernels.archive.bundle import import_bundle
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.queries import evaluations
-from rag_kernels.eval.input_kinds import INTEGER_KINDS, MOVED, TWICE
 from rag_kernels.eval.records import OTHER_PROCESSORS, Passed
+from rag_kernels.eval.traits.input_kinds import INTEGER_KINDS, MOVED, TWICE
 from rag_kernels.eval.trial.check_words import meaning
 from rag_kernels.eval.trial.long_use_checks import AFTER_REFUSED
 from rag_kernels.retrieval.starter import BUNDLE, starter_ids

@@ -11,7 +11,7 @@ from support.kept import kept_workers
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Problem, ProblemError
-from rag_kernels.eval.scaled_problem import odd_sizes
+from rag_kernels.eval.sizes.resizing import odd_sizes
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.gradients import backward_problem
 from rag_kernels.ingest.functional.verify import Disagrees, compare, run_module

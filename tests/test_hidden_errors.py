@@ -5,13 +5,13 @@ from functools import partial
 import pytest
 import torch
 
-from rag_kernels.eval.input_kinds import BURST
 from rag_kernels.eval.machine.full_memory import ran_out_of_memory
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.cut_factors import BITS, COARSER, goes_with, middle
 from rag_kernels.eval.numerics.input_draws import redraw
 from rag_kernels.eval.numerics.octaves import small_fault
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
+from rag_kernels.eval.traits.input_kinds import BURST
 
 GEN = torch.Generator().manual_seed(0)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -32,11 +32,9 @@ from rag_kernels.eval.build.compile import instruction_sets
 from rag_kernels.eval.build.composed_forward import Kernels
 from rag_kernels.eval.children.bound_module import BoundModule
 from rag_kernels.eval.children.right_answers import RightAnswers
-from rag_kernels.eval.input_kinds import OUT_OF_RANGE, SEVEN_BITS
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.numerics.exactness_probe import one_hot, targets
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
-from rag_kernels.eval.packed_bits import packed_at
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.process_tree import Resident
 from rag_kernels.eval.records import (
@@ -54,7 +52,9 @@ from rag_kernels.eval.sessions.candidate_failure import Stopped
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
-from rag_kernels.eval.steps import computes_all
+from rag_kernels.eval.traits.input_kinds import OUT_OF_RANGE, SEVEN_BITS
+from rag_kernels.eval.traits.packed_bits import packed_at
+from rag_kernels.eval.traits.steps import computes_all
 from rag_kernels.eval.trial import other_sizes
 from rag_kernels.eval.trial.checks import Checks, Findings
 from rag_kernels.eval.trial.long_use_checks import (

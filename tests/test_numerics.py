@@ -14,21 +14,6 @@ import torch
 from rag_kernels.eval.buffers.call_content import Recipe, Splice, compose, random_recipe, rows_of
 from rag_kernels.eval.build.composed_forward import Kernels
 from rag_kernels.eval.children.thread_state import other_team, team_settings, use_team
-from rag_kernels.eval.input_kinds import (
-    LARGE_PARAMETERS,
-    LOWERED,
-    MASKED_SPIKES,
-    MIXED,
-    NON_FINITE,
-    ONE_END,
-    PEAKS,
-    RAISED,
-    ROOTS,
-    SIDES,
-    SMALL_WHOLE,
-    TWINS,
-    WHOLE,
-)
 from rag_kernels.eval.messages.to_reference import Comparison
 from rag_kernels.eval.numerics.arranged_inputs import (
     disordered,
@@ -55,6 +40,21 @@ from rag_kernels.eval.records import IndexBound, TensorSpec
 from rag_kernels.eval.sessions.remembered_contents import RememberedContents
 from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for, ratio_of
 from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.eval.traits.input_kinds import (
+    LARGE_PARAMETERS,
+    LOWERED,
+    MASKED_SPIKES,
+    MIXED,
+    NON_FINITE,
+    ONE_END,
+    PEAKS,
+    RAISED,
+    ROOTS,
+    SIDES,
+    SMALL_WHOLE,
+    TWINS,
+    WHOLE,
+)
 
 RNG = np.random.default_rng(0)
 GEN = torch.Generator().manual_seed(0)

@@ -13,11 +13,11 @@ from support.generated_kernels import Case, functional, worst_ratio
 from support.kept import kept_judge
 from support.offline_briefs import brief
 
-from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.records import FunctionalProblem, Node, Passed, Ref
 from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.graph.rewrites import Rewrite, rewrites, simplified

@@ -10,20 +10,19 @@ from support.kept import kept_workers
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
-from rag_kernels.eval.scaled_problem import (
-    difference,
+from rag_kernels.eval.sessions.session_pool import Between, Grown, Multiple, Rest, Rung, Square, Tiled, _tiles
+from rag_kernels.eval.sizes.fitting import fit, roomiest
+from rag_kernels.eval.sizes.resizing import (
     fewer,
-    fit,
     free_sizes,
     grown,
     leaving_rest,
     odd_sizes,
     parts_of_sizes,
-    roomiest,
     scaled,
     with_sizes,
 )
-from rag_kernels.eval.sessions.session_pool import Between, Grown, Multiple, Rest, Rung, Square, Tiled, _tiles
+from rag_kernels.eval.sizes.text_sizes import difference
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import _search
 

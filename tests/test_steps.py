@@ -10,16 +10,16 @@ from judging import verdict
 from support.kept import kept_judge, kept_workers
 
 from rag_kernels.eval.children.right_answers import LARGER
-from rag_kernels.eval.index_ties import is_rounded
-from rag_kernels.eval.input_kinds import SMALL_WHOLE
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.numerics.compare import UNIT_ROUNDOFF, compare
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, RoundingNoise, rounded_anew, to_tf32
 from rag_kernels.eval.numerics.steps import Choice, as_good, as_near, dense, excused, lone, stepped
 from rag_kernels.eval.problem import problem_from_source
-from rag_kernels.eval.steps import has_steps, suits
 from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.eval.traits.index_ties import is_rounded
+from rag_kernels.eval.traits.input_kinds import SMALL_WHOLE
+from rag_kernels.eval.traits.steps import has_steps, suits
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.eval.zoo.exploits.red_teams.third_round import SPECIMENS
 from rag_kernels.eval.zoo.tasks import TASKS

@@ -17,7 +17,6 @@ from factories import attempt, passed
 from support.kept import kept_judge, kept_workers
 from torch.utils._pytree import tree_leaves, tree_map
 
-from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.build.candidate_form import Forbidden, check_composed
 from rag_kernels.eval.build.composed_forward import composed_forward
 from rag_kernels.eval.build.step_form import apart, backward_alone, fault, forward_alone, joined, results_of
@@ -39,6 +38,7 @@ from rag_kernels.eval.records import (
     Wrong,
 )
 from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.export.drop_in import with_kernel
 from rag_kernels.export.forms.module_file import compiled_of
 from rag_kernels.export.packages import write_package

@@ -19,7 +19,7 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.budget import Ledger
 from rag_kernels.cli.generate import followed
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Passed, Problem, Verdict
-from rag_kernels.eval.workloads import Workload
+from rag_kernels.eval.sizes.workloads import Workload
 from rag_kernels.records import Budget
 from rag_kernels.report.console import served_line
 from rag_kernels.report.json_rows import served_row, total_row

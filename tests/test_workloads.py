@@ -15,7 +15,7 @@ from rag_kernels import ScriptedWriter, optimize
 from rag_kernels.eval.contract import contract, contract_line, joint_contract
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
-from rag_kernels.eval.workloads import Workload, heaviest, problem_at, read_shapes, workloads_of
+from rag_kernels.eval.sizes.workloads import Workload, heaviest, problem_at, read_shapes, workloads_of
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 PROBLEM = """

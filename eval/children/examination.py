@@ -38,7 +38,7 @@ from rag_kernels.eval.numerics.oracle import (
 )
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import FunctionalProblem, TensorArgument
-from rag_kernels.eval.steps import has_steps, is_elementwise
+from rag_kernels.eval.traits.steps import has_steps, is_elementwise
 
 TINY = 1e-300
 SLOW_SHARE = 0.25  # of the budget; beyond it only one kind of inputs is calibrated

@@ -29,42 +29,7 @@ from rag_kernels.eval.children.gpu_exchange import Exchange, KeptOutputs
 from rag_kernels.eval.children.gpu_shared_memory import NotShared
 from rag_kernels.eval.children.memory import MemoryCount
 from rag_kernels.eval.children.right_answers import RightAnswers
-from rag_kernels.eval.input_kinds import (
-    ALIKE,
-    AT_CONSTANTS,
-    BEGUN,
-    DISORDER,
-    ENDS,
-    FAR_APART,
-    FAR_PARAMETERS,
-    FROM_END,
-    IGNORED,
-    INTEGER_KINDS,
-    INTEGERS,
-    IRREGULAR,
-    KEPT,
-    LINES,
-    MASKED,
-    MULTIPLES,
-    NEARLY,
-    NON_FINITE,
-    OF_ITS_SIDE,
-    ONE_TWICE_ZEROS,
-    OTHER_COLUMNS,
-    OUT_OF_RANGE,
-    PADDED,
-    PROBES,
-    REPEATED,
-    SAME_SUMS,
-    SEARCHED,
-    SMALL_WHOLE,
-    TWICE,
-    UNEVEN,
-    UNTRUE,
-    WIDEST,
-)
 from rag_kernels.eval.machine.full_memory import ran_out_of_memory
-from rag_kernels.eval.marked_values import constants_of, ignored_targets
 from rag_kernels.eval.messages.protocol import opens_reference, reference_opening, reference_request
 from rag_kernels.eval.messages.to_both import (
     Done,
@@ -146,7 +111,42 @@ from rag_kernels.eval.numerics.oracle import (
 from rag_kernels.eval.numerics.searched_inputs import search
 from rag_kernels.eval.process.channel import Channel, Failed
 from rag_kernels.eval.records import FunctionalProblem, IndexBound, TensorArgument
-from rag_kernels.eval.steps import alike_inputs, compares, has_to_ascend
+from rag_kernels.eval.traits.input_kinds import (
+    ALIKE,
+    AT_CONSTANTS,
+    BEGUN,
+    DISORDER,
+    ENDS,
+    FAR_APART,
+    FAR_PARAMETERS,
+    FROM_END,
+    IGNORED,
+    INTEGER_KINDS,
+    INTEGERS,
+    IRREGULAR,
+    KEPT,
+    LINES,
+    MASKED,
+    MULTIPLES,
+    NEARLY,
+    NON_FINITE,
+    OF_ITS_SIDE,
+    ONE_TWICE_ZEROS,
+    OTHER_COLUMNS,
+    OUT_OF_RANGE,
+    PADDED,
+    PROBES,
+    REPEATED,
+    SAME_SUMS,
+    SEARCHED,
+    SMALL_WHOLE,
+    TWICE,
+    UNEVEN,
+    UNTRUE,
+    WIDEST,
+)
+from rag_kernels.eval.traits.marked_values import constants_of, ignored_targets
+from rag_kernels.eval.traits.steps import alike_inputs, compares, has_to_ascend
 
 
 def serve_cuda(channel: Channel) -> None:

@@ -19,8 +19,6 @@ from typing import Any, Literal
 import torch
 
 from rag_kernels.eval.children.bound_module import BoundModule
-from rag_kernels.eval.index_ties import index_source, is_rounded
-from rag_kernels.eval.input_kinds import precision_class
 from rag_kernels.eval.machine.full_memory import ran_out_of_memory
 from rag_kernels.eval.messages.to_reference import Answered, Checked, Comparison, PrecisionShown
 from rag_kernels.eval.numerics.compare import (
@@ -55,8 +53,10 @@ from rag_kernels.eval.numerics.steps import (
     stepped,
 )
 from rag_kernels.eval.numerics.ties import Arranged, taken_by, takes_any
-from rag_kernels.eval.packed_bits import packed_at
-from rag_kernels.eval.steps import has_steps, longest_sum
+from rag_kernels.eval.traits.index_ties import index_source, is_rounded
+from rag_kernels.eval.traits.input_kinds import precision_class
+from rag_kernels.eval.traits.packed_bits import packed_at
+from rag_kernels.eval.traits.steps import has_steps, longest_sum
 
 NOISE_RUNS = 3
 LONE_RUNS = 8

@@ -14,11 +14,11 @@ from functools import partial
 
 import torch
 
-from rag_kernels.eval.aten import Along, base_name, operator
-from rag_kernels.eval.input_kinds import OTHER_PROBE, PROBE, WEIGHED_PROBE
 from rag_kernels.eval.numerics.blocks import one_thread, pieces
 from rag_kernels.eval.numerics.input_draws import one_hot_rows
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorArgument
+from rag_kernels.eval.traits.aten import Along, base_name, operator
+from rag_kernels.eval.traits.input_kinds import OTHER_PROBE, PROBE, WEIGHED_PROBE
 
 CERTAIN = 1e7  # by how much, before it is scaled, one score is above all others: nothing of these is left
 Content = Callable[[torch.Tensor], torch.Tensor]

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from rag_kernels.eval.input_kinds import (
+from rag_kernels.eval.numerics.arranged_inputs import lines_of
+from rag_kernels.eval.traits.input_kinds import (
     BRINK,
     BURST,
     CLUSTERS,
@@ -53,7 +54,6 @@ from rag_kernels.eval.input_kinds import (
     UNEVEN,
     WHOLE,
 )
-from rag_kernels.eval.numerics.arranged_inputs import lines_of
 
 LARGEST = {torch.float16: 1e3, torch.float8_e4m3fn: 1e2, torch.float8_e5m2: 1e4}  # large numbers
 MIX, SPIKES = ("spikes", "spikes", "ordinary", "low", "few spikes", "large"), 3  # of rows; in one

@@ -19,11 +19,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from rag_kernels.eval.aten import names, operator
 from rag_kernels.eval.numerics.blocks import BLOCK, one_thread, pieces
 from rag_kernels.eval.numerics.compare import NOISE_SHARE, UNIT_ROUNDOFF
 from rag_kernels.eval.numerics.eight_bits import EIGHT_BITS
-from rag_kernels.eval.steps import PRODUCTS, SUMS
+from rag_kernels.eval.traits.aten import names, operator
+from rag_kernels.eval.traits.steps import PRODUCTS, SUMS
 
 SCALE = 16.0
 TABLE = 4 * BLOCK

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from rag_kernels.eval.input_kinds import PEAKS
 from rag_kernels.eval.numerics.blocks import one_thread
+from rag_kernels.eval.traits.input_kinds import PEAKS
 
 FRESH = 8  # draws, of which one has to lie on either side of what is wanted
 STEPS = 24  # of which each halves what lies between: as many as a number has bits

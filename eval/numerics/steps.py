@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rag_kernels.eval.aten import operator
 from rag_kernels.eval.numerics.compare import LIMITS, TINY, UNIT_ROUNDOFF, rows_of
 from rag_kernels.eval.numerics.eight_bits import as_cast, chosen, in_steps, narrowed
+from rag_kernels.eval.traits.aten import operator
 
 FEW = 0.05  # steps are rare: where more elements are as far off, it is no step
 RARE = 1e-3  # of elements at most are as ill-conditioned as no other

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.numerics.steps import far
 from rag_kernels.eval.records import FunctionalProblem
+from rag_kernels.eval.traits.aten import base_name, operator
 
 MOST_TRIES, MOST_S = 1024, 5.0  # orders that are tried: as many as the most that are equal
 

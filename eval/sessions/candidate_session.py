@@ -57,7 +57,7 @@ from rag_kernels.eval.sessions.candidate_failure import Stopped, failure_verdict
 from rag_kernels.eval.sessions.candidate_worker import CandidateWorker
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
-from rag_kernels.eval.steps import computes_all
+from rag_kernels.eval.traits.steps import computes_all
 
 S = TypeVar("S")
 Shapes = tuple[tuple[int, ...], ...]

@@ -12,9 +12,9 @@ from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.machine.device import bytes_us
 from rag_kernels.eval.process.workers import Worker
 from rag_kernels.eval.records import FunctionalProblem, Measurement, ScalarArgument
-from rag_kernels.eval.scaled_problem import Reach
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
+from rag_kernels.eval.sizes.text_sizes import Reach
 
 
 @dataclass

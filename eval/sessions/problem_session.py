@@ -11,12 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from rag_kernels.eval.admission_records import Admission
-from rag_kernels.eval.aten import operator
 from rag_kernels.eval.buffers.call_content import Recipe, plain, whole_draw
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
 from rag_kernels.eval.buffers.shared_arena import Arena
-from rag_kernels.eval.input_kinds import BURST, INTEGERS
 from rag_kernels.eval.machine.device import measured
 from rag_kernels.eval.messages.to_reference import (
     Answered,
@@ -34,7 +32,9 @@ from rag_kernels.eval.records import Device, FunctionalProblem
 from rag_kernels.eval.sessions.problem_contents import ProblemContents
 from rag_kernels.eval.sessions.reference_worker import Resources
 from rag_kernels.eval.sessions.special_draws import EIGHT_BITS, SpecialDraws
-from rag_kernels.eval.steps import has_steps
+from rag_kernels.eval.traits.aten import operator
+from rag_kernels.eval.traits.input_kinds import BURST, INTEGERS
+from rag_kernels.eval.traits.steps import has_steps
 
 
 class ProblemSession(ProblemContents):

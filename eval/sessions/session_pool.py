@@ -26,13 +26,13 @@ from rag_kernels.eval.machine.device import keep_device, threads
 from rag_kernels.eval.machine.device_lock import DeviceLock
 from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
-from rag_kernels.eval.scaled_problem import REACHES, Reach
 from rag_kernels.eval.sessions.admission import admission_file, open_admission
 from rag_kernels.eval.sessions.problem_contents import bytes_of, takes_special
 from rag_kernels.eval.sessions.problem_knowledge import FoundSizes, ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.sessions.reference_worker import Resources
+from rag_kernels.eval.sizes.text_sizes import REACHES, Reach
 
 log = logging.getLogger(__name__)
 AHEAD_BYTES = 4 << 30  # of `bytes_of`

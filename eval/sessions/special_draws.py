@@ -8,7 +8,9 @@ own rounding is too great for anybody to be judged by.
 from __future__ import annotations
 
 from rag_kernels.eval.buffers.call_content import Recipe, plain, whole_draw
-from rag_kernels.eval.input_kinds import (
+from rag_kernels.eval.messages.to_reference import AskForProbes, Probes
+from rag_kernels.eval.sessions.problem_contents import ProblemContents
+from rag_kernels.eval.traits.input_kinds import (
     AT_CONSTANTS,
     CONSTANT_ROWS,
     DISORDER,
@@ -34,9 +36,7 @@ from rag_kernels.eval.input_kinds import (
     TWICE,
     UNEVEN,
 )
-from rag_kernels.eval.messages.to_reference import AskForProbes, Probes
-from rag_kernels.eval.sessions.problem_contents import ProblemContents
-from rag_kernels.eval.sessions.suitable_kinds import may_be_given
+from rag_kernels.eval.traits.suitable_kinds import may_be_given
 
 MOST_DIED = 3  # contents of which the module's process dies: each costs a new one
 MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from rag_kernels.eval.buffers.call_content import Recipe, moved_together, nudged, plain, with_rows_of
-from rag_kernels.eval.input_kinds import EDGES
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.remembered_contents import MIXED, NUDGED, PLAIN
+from rag_kernels.eval.traits.input_kinds import EDGES
 
 EACH = 2  # looks of a sort in a race, and special values at its end
 SPECIALS = 3  # kinds of special values in a race that is not thorough, beside edges

@@ -14,7 +14,15 @@ from typing import NoReturn
 
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
-from rag_kernels.eval.input_kinds import (
+from rag_kernels.eval.machine.device import threads
+from rag_kernels.eval.messages.to_candidate import Instead
+from rag_kernels.eval.records import Rejected, Wrong
+from rag_kernels.eval.sessions.candidate_buffers import BoundBuffers
+from rag_kernels.eval.sessions.candidate_failure import Stopped
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
+from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.timing.race import Kept
+from rag_kernels.eval.traits.input_kinds import (
     ALIKE,
     BEGUN,
     BRINK,
@@ -45,16 +53,8 @@ from rag_kernels.eval.input_kinds import (
     WHOLE,
     WIDE,
 )
-from rag_kernels.eval.machine.device import threads
-from rag_kernels.eval.messages.to_candidate import Instead
-from rag_kernels.eval.records import Rejected, Wrong
-from rag_kernels.eval.sessions.candidate_buffers import BoundBuffers
-from rag_kernels.eval.sessions.candidate_failure import Stopped
-from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
-from rag_kernels.eval.sessions.problem_session import ProblemSession
-from rag_kernels.eval.sessions.suitable_kinds import wide_in_words
-from rag_kernels.eval.steps import alike_inputs
-from rag_kernels.eval.timing.race import Kept
+from rag_kernels.eval.traits.steps import alike_inputs
+from rag_kernels.eval.traits.suitable_kinds import wide_in_words
 
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
 GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5, RAISED: 0.5, LOWERED: 0.5}

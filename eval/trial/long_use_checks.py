@@ -13,7 +13,6 @@ from functools import partial
 from itertools import chain, islice, pairwise
 
 from rag_kernels.eval.buffers.call_content import plain
-from rag_kernels.eval.input_kinds import CONSTANT_ROWS, INFINITE, OUT_OF_RANGE, REPEATED
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.messages.to_both import Shared, TellShared
 from rag_kernels.eval.process.process_tree import Resident
@@ -21,6 +20,7 @@ from rag_kernels.eval.records import ENDS_BADLY, LEAKS, SETTINGS, SHARED, Crashe
 from rag_kernels.eval.sessions.candidate_buffers import BoundBuffers
 from rag_kernels.eval.sessions.candidate_failure import Stopped
 from rag_kernels.eval.sessions.candidate_session import Shapes
+from rag_kernels.eval.traits.input_kinds import CONSTANT_ROWS, INFINITE, OUT_OF_RANGE, REPEATED
 from rag_kernels.eval.trial.checks import TRIES, Checks
 
 MANY_CALLS, MANY_S = 70_000, 4.0  # more than 16 bits count to, and how long they may take

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from rag_kernels.eval.buffers.call_content import plain
-from rag_kernels.eval.input_kinds import PROBES
 from rag_kernels.eval.records import Rejected
 from rag_kernels.eval.sessions.candidate_buffers import BoundBuffers
 from rag_kernels.eval.sessions.candidate_failure import Stopped
 from rag_kernels.eval.sessions.problem_session import ProblemSession
-from rag_kernels.eval.steps import multiplies_spread
+from rag_kernels.eval.traits.input_kinds import PROBES
+from rag_kernels.eval.traits.steps import multiplies_spread
 from rag_kernels.eval.trial.checks import Checks
 
 ALLOWED = {"strict": ("strict", "split-precision"), "tf32": ("strict", "split-precision", "tf32")}

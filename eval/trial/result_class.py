@@ -10,11 +10,11 @@ from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
-from rag_kernels.eval.aten import operator
 from rag_kernels.eval.build.compile import taken_names
 from rag_kernels.eval.kernel_names import is_compiled, is_library
 from rag_kernels.eval.messages.to_candidate import Profile
 from rag_kernels.eval.records import FunctionalProblem, Tier
+from rag_kernels.eval.traits.aten import operator
 
 OWN_SHARE = 0.8  # of the time: more than this in own kernels is a custom kernel
 DECOY_SHARE = 0.02

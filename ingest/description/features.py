@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from rag_kernels.eval.aten import Cost, base_name, operator
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.records import Features, Node, Ref, TensorArgument, TensorSpec, Value
+from rag_kernels.eval.traits.aten import Cost, base_name, operator
 from rag_kernels.ingest.graphs.graph import Functional, bind, overload, refs
 
 # Arguments that hold sizes: they do not tell one graph from another.

@@ -4,9 +4,9 @@ Comes in: any spelling of an operator (`aten.native_layer_norm`, `nn.LayerNorm`,
 the one word that descriptions and queries share (`layer_norm`) and its families (`norm`). Plain data and
 look-ups; knows nothing of graphs, models or archives.
 
-These words are no columns of `eval.aten`: they name modules, idioms and free text as well (`swiglu`, `hinge_loss`), and
-one word stands for many operators. Those that are operators have a row there. Trained models and archives hold these
-words, so none is renamed.
+These words are no columns of `eval.traits.aten`: they name modules, idioms and free text as well (`swiglu`,
+`hinge_loss`), and one word stands for many operators. Those that are operators have a row there. Trained models and
+archives hold these words, so none is renamed.
 """
 
 import re

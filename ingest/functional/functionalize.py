@@ -24,7 +24,7 @@ from rag_kernels.eval.machine.device import nvidia_smi
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import Backend, Device, FunctionalProblem, Problem, ProblemError
-from rag_kernels.eval.scaled_problem import fit, roomiest
+from rag_kernels.eval.sizes.fitting import fit, roomiest
 
 PRELOAD = ("torch._dynamo", "rag_kernels.ingest.functional.functionalize_child")
 CHILD = "rag_kernels.ingest.functional.functionalize_child:functionalize_here"

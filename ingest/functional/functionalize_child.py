@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, TensorArgument
-from rag_kernels.eval.scaled_problem import fit
+from rag_kernels.eval.sizes.fitting import fit
 from rag_kernels.ingest.description.features import (
     count_flops,
     features,

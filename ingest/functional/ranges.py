@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import IndexBound, Node, Problem, Ref, TensorArgument, TensorSpec, Value
+from rag_kernels.eval.traits.aten import base_name, operator
 from rag_kernels.ingest.functional.folding import Bound, folded
 from rag_kernels.ingest.graphs.graph import Functional, bind, refs
 

@@ -17,21 +17,6 @@ from typing import assert_never
 
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
-from rag_kernels.eval.scaled_problem import (
-    REACHES,
-    Reach,
-    difference,
-    fewer,
-    free_sizes,
-    grown,
-    halved,
-    larger_sizes,
-    leaving_rest,
-    odd_sizes,
-    parts_of_sizes,
-    scaled,
-    with_sizes,
-)
 from rag_kernels.eval.sessions.session_pool import (
     VECTOR,
     Between,
@@ -46,6 +31,19 @@ from rag_kernels.eval.sessions.session_pool import (
     Tiled,
     Within,
 )
+from rag_kernels.eval.sizes.resizing import (
+    fewer,
+    free_sizes,
+    grown,
+    halved,
+    larger_sizes,
+    leaving_rest,
+    odd_sizes,
+    parts_of_sizes,
+    scaled,
+    with_sizes,
+)
+from rag_kernels.eval.sizes.text_sizes import REACHES, Reach, difference
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.functional.functionalize import (
     footprint,

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from rag_kernels.eval.records import Problem, ProblemError
-from rag_kernels.eval.scaled_problem import free_sizes, told_apart
+from rag_kernels.eval.sizes.resizing import free_sizes, told_apart
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.graphs.graph import Functional, functional
 from rag_kernels.ingest.graphs.named_sizes import NamedSizes, alike, named_sizes

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import Argument, Node, Ref, Scalar, ScalarArgument, TensorArgument, Value
+from rag_kernels.eval.traits.aten import base_name, operator
 from rag_kernels.ingest.graphs.graph import Functional, bind, overload, refs
 from rag_kernels.ingest.graphs.named_sizes import NamedSizes
 from rag_kernels.ingest.graphs.spelling import (

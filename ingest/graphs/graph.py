@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from rag_kernels.eval.aten import operator
 from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.records import (
     Argument,
@@ -27,6 +26,7 @@ from rag_kernels.eval.records import (
     TensorSpec,
     Value,
 )
+from rag_kernels.eval.traits.aten import operator
 from rag_kernels.ingest.graphs.recording import RESERVED, Trace, spec_of, untangled
 
 _LITERAL_ELEMENTS = 64

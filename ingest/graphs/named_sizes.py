@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 from math import prod
 
-from rag_kernels.eval.aten import operator
 from rag_kernels.eval.records import MadeSize, Node, Ref, TensorArgument, Value
+from rag_kernels.eval.traits.aten import operator
 from rag_kernels.ingest.graphs.graph import Functional, bind, refs
 from rag_kernels.ingest.graphs.spelling import stays_in_call
 

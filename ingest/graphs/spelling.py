@@ -1,11 +1,11 @@
 """How ATen operators are spelled in Python: tables only, read by `ingest.graphs.emit`.
 
-What is a plain yes or no of an operator (`in_functional`, `names_device`, `literal_numbers`) stands in `eval.aten`.
-Here, by the same names, is the text of those that Python writes in another way: only `emit` needs it, and a column
-of it in that table would be empty nine times in ten. Arguments go by the names of their schemas.
+What is a plain yes or no of an operator (`in_functional`, `names_device`, `literal_numbers`) stands in
+`eval.traits.aten`. Here, by the same names, is the text of those that Python writes in another way: only `emit` needs
+it, and a column of it in that table would be empty nine times in ten. Arguments go by the names of their schemas.
 """
 
-from rag_kernels.eval.aten import operator
+from rag_kernels.eval.traits.aten import operator
 
 INFIX = {
     "add": "+",

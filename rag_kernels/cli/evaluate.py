@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from rag_kernels.archive.records import Attempt
     from rag_kernels.eval.records import Judged, Problem
-    from rag_kernels.eval.workloads import Workload
+    from rag_kernels.eval.sizes.workloads import Workload
     from rag_kernels.options import Options
     from rag_kernels.run.session import Session
     from rag_kernels.run.workloads import Served
@@ -77,7 +77,7 @@ def evaluate(
 
     Example: rag-kernels eval --batch candidates.jsonl
     """
-    from rag_kernels.eval.workloads import read_shapes, workloads_of
+    from rag_kernels.eval.sizes.workloads import read_shapes, workloads_of
     from rag_kernels.ingest.functional.passes import load_pass, pass_of
 
     options = read_options(

@@ -71,7 +71,7 @@ def generate(
     """
     with ExitStack() as opened:
         with busy(f"reading {problem}"):
-            from rag_kernels.eval.workloads import read_shapes, workloads_of
+            from rag_kernels.eval.sizes.workloads import read_shapes, workloads_of
             from rag_kernels.export.out_file import out_suffixes, write_kernel
             from rag_kernels.ingest.functional.passes import pass_of
             from rag_kernels.report.json_rows import result_row

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
 from rag_kernels.eval.records import Value as Argument
+from rag_kernels.eval.traits.aten import base_name, operator
 from rag_kernels.offline.codegen import math_prelude
 from rag_kernels.offline.codegen.c_types import headers
 from rag_kernels.offline.codegen.contraction import find_contraction

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Backend
+from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.offline.compose import Plan
 from rag_kernels.offline.foreign_kernel import MARK
 from rag_kernels.offline.tuning import parameters_in

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rag_kernels.eval.aten import base_name, names, operator
 from rag_kernels.eval.records import Backend, FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
+from rag_kernels.eval.traits.aten import base_name, names, operator
 from rag_kernels.offline.foreign_kernel import Foreign, foreign
 from rag_kernels.offline.graph.rewrites import simplified
 from rag_kernels.offline.graph.subgraph_match import Match, matches, refs_of, specs_of, stands_free

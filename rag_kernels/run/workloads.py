@@ -14,7 +14,7 @@ from rag_kernels.archive.records import Attempt, Run
 from rag_kernels.budget import Ledger
 from rag_kernels.eval.contract import joint_contract
 from rag_kernels.eval.records import SPECIALISED, Candidate, Measurement, Passed, Problem
-from rag_kernels.eval.workloads import Workload, heaviest, problem_at
+from rag_kernels.eval.sizes.workloads import Workload, heaviest, problem_at
 from rag_kernels.run.session import Session
 from rag_kernels.run.standings import is_confirmed, merit, standing, winner
 

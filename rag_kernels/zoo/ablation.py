@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rag_kernels.eval.input_kinds import SPECIAL
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import DEFENCES
 from rag_kernels.eval.records import Backend
+from rag_kernels.eval.traits.input_kinds import SPECIAL
 from rag_kernels.eval.zoo.specimen import VOID, Specimen
 from rag_kernels.eval.zoo.tasks import TASKS
 from rag_kernels.zoo.runner import Seen, Text, judge_texts, open_zoo, texts_of

@@ -24,11 +24,11 @@ from pathlib import Path
 from offline_kernelbench import one, read_ahead
 from offline_tables import Row, read
 
-from rag_kernels.eval.aten import operator
 from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.limits import DEFENCES, Limits
 from rag_kernels.eval.problem import find_problems
 from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.eval.traits.aten import operator
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 PRECISIONS = ("strict", "tf32")

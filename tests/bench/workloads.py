@@ -32,9 +32,10 @@ from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Problem, TensorArgument
-from rag_kernels.eval.scaled_problem import named_sizes, odd_sizes, scaled
+from rag_kernels.eval.sizes.resizing import odd_sizes, scaled
+from rag_kernels.eval.sizes.text_sizes import named_sizes
+from rag_kernels.eval.sizes.workloads import Workload
 from rag_kernels.eval.timing_rule import TimingRule
-from rag_kernels.eval.workloads import Workload
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.offline.compose import first_plans
 from rag_kernels.offline.tuning import starting_parameters

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
-from rag_kernels.eval.aten import base_name, names
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
+from rag_kernels.eval.traits.aten import base_name, names
 from rag_kernels.offline.fusion.attention_operands import (
     as_values,
     before_weights_rounding,

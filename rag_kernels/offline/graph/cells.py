@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec, Value
+from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.graph.rewrites import NewNodes, live
 

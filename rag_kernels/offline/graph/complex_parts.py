@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec, Value
+from rag_kernels.eval.traits.aten import base_name, operator
 from rag_kernels.offline.graph.cells import SAME
 from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.graph.rewrites import NewNodes, live

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
+from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.offline.graph.cells import SAME
 from rag_kernels.offline.graph.recorded_parts import HELD, MOST, SIZE, Call, is_known, parts_of
 from rag_kernels.offline.graph.rewrites import live

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
+from rag_kernels.eval.traits.aten import base_name, operator
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.graph.rewrites import NewNodes, live
 from rag_kernels.offline.graph.subgraph_match import refs_of, specs_of

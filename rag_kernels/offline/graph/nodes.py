@@ -1,6 +1,6 @@
 """Nodes of ATen graphs: what a value refers to, an argument by position or keyword.
 
-Comes in: a node of a functional problem. Goes out: names and values of it. What its operator is says `eval.aten`.
+Comes in: a node of a functional problem. Goes out: names and values of it. Its operator is told by `eval.traits.aten`.
 """
 
 from __future__ import annotations

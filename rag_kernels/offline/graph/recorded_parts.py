@@ -17,9 +17,9 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
-from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.records import Node, Ref, TensorSpec, Value
+from rag_kernels.eval.traits.aten import base_name, operator
 from rag_kernels.offline.graph.own_parts import own_parts
 from rag_kernels.offline.graph.subgraph_match import refs_of
 from rag_kernels.offline.graph.written_places import renamed

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
+from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.graph.rewrites import NewNodes, live
 from rag_kernels.offline.graph.subgraph_match import specs_of

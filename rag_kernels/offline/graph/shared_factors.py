@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from math import isqrt, prod
 
-from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import FunctionalProblem, Ref, TensorArgument, TensorSpec
+from rag_kernels.eval.traits.aten import base_name, operator
 
 FACTORS = {"mm": (0, 1), "bmm": (0, 1), "matmul": (0, 1), "linear": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
 FACTORS["_scaled_mm"] = (0, 1)

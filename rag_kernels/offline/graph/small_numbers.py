@@ -6,8 +6,8 @@ was only scaled, chosen or moved since.
 
 from __future__ import annotations
 
-from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import FunctionalProblem, Node
+from rag_kernels.eval.traits.aten import base_name, operator
 from rag_kernels.offline.graph.subgraph_match import refs_of
 
 

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rag_kernels.eval.aten import operator
 from rag_kernels.eval.records import (
     FunctionalProblem,
     Node,
@@ -22,6 +21,7 @@ from rag_kernels.eval.records import (
     TensorSpec,
     Value,
 )
+from rag_kernels.eval.traits.aten import operator
 from rag_kernels.offline.graph.nodes import refs
 
 LARGEST = 40  # operators of a pattern

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.build.step_form import pulled_arguments
 from rag_kernels.eval.records import Argument, FunctionalProblem, Node, TensorArgument
+from rag_kernels.eval.traits.aten import base_name, operator
 from rag_kernels.offline.graph.rewrites import live
 from rag_kernels.offline.graph.subgraph_match import refs_of, specs_of
 

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec, Value
+from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.graph.subgraph_match import refs_of, specs_of
 

@@ -1,12 +1,12 @@
 """The coverage table: ATen name -> rule.
 
-Comes in: the rules, the expressions of `pointwise.py`, and which operator is another's name (`eval.aten`). Goes out:
-one dictionary. What is not here stays a library call, but for products, which `which_products.py` adds.
+Comes in: the rules, the expressions of `pointwise.py`, and which operator is another's name (`eval.traits.aten`). Goes
+out: one dictionary. What is not here stays a library call, but for products, which `which_products.py` adds.
 """
 
 from __future__ import annotations
 
-from rag_kernels.eval.aten import OPERATORS
+from rag_kernels.eval.traits.aten import OPERATORS
 from rag_kernels.offline.ir.expressions import absolute, add, square, sub
 from rag_kernels.offline.ir.expressions import softplus as log_one_plus_exp
 from rag_kernels.offline.lowering import activations

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node, Ref
+from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.lowering.lower import Entry, Lowering, Rule

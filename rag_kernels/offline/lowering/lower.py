@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, Scalar, ScalarArgument, TensorSpec
 from rag_kernels.eval.records import Value as Argument
+from rag_kernels.eval.traits.aten import base_name, operator
 from rag_kernels.offline.graph.growing_concat import growing
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.graph.shared_factors import shared_factors

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rag_kernels.eval.aten import base_name, operator
+from rag_kernels.eval.traits.aten import base_name, operator
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.operators import Operator

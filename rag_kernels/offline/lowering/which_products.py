@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 
-from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Backend, Node, Value
+from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node
+from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.expressions import (

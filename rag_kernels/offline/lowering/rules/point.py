@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from inspect import signature
 
-from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node, Ref
+from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import FLOAT8, HALF, LARGEST, STORED_ONLY, is_float

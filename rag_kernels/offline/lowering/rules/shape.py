@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node
+from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.expressions import Expr, at_least, at_most, equal, where

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, Value
+from rag_kernels.eval.traits.aten import base_name, operator
 
 COUNTS = frozenset({"bincount", "count_nonzero", "sum"})  # of whole numbers: how many of something there are
 

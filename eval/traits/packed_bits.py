@@ -5,9 +5,9 @@ Comes in: a FunctionalProblem. Goes out: at which bits the numbers of an element
 
 from __future__ import annotations
 
-from rag_kernels.eval.aten import base_name, operator
-from rag_kernels.eval.input_kinds import INTEGERS
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref
+from rag_kernels.eval.traits.aten import base_name, operator
+from rag_kernels.eval.traits.input_kinds import INTEGERS
 
 JOINS = frozenset({"bitwise_or", "__or__", "add"})
 SHIFTS = frozenset({"bitwise_left_shift", "__lshift__"})

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from rag_kernels.eval.aten import EXACT_OF_WHOLE, Operator, base_name, operator
-from rag_kernels.eval.index_ties import as_they_are, names_in
-from rag_kernels.eval.input_kinds import (
+from rag_kernels.eval.records import FunctionalProblem, Node, TensorSpec
+from rag_kernels.eval.traits.aten import EXACT_OF_WHOLE, Operator, base_name, operator
+from rag_kernels.eval.traits.index_ties import as_they_are, names_in
+from rag_kernels.eval.traits.input_kinds import (
     BRINK,
     BURST,
     CLUSTERS,
@@ -36,7 +37,6 @@ from rag_kernels.eval.input_kinds import (
     TWINS,
     WHOLE,
 )
-from rag_kernels.eval.records import FunctionalProblem, Node, TensorSpec
 
 PRODUCTS, SUMS = frozenset({"mul", "pow", "square"}), frozenset({"sum", "mean"})  # of elements, and of these
 SOUGHT_IN = {"searchsorted": 0, "bucketize": 1}  # the position of what ascends

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rag_kernels.eval.aten import operator
-from rag_kernels.eval.index_ties import first_of_equals
-from rag_kernels.eval.input_kinds import (
+from rag_kernels.eval.records import FunctionalProblem, TensorArgument
+from rag_kernels.eval.traits.aten import operator
+from rag_kernels.eval.traits.index_ties import first_of_equals
+from rag_kernels.eval.traits.input_kinds import (
     ALIKE,
     AT_CONSTANTS,
     CONSTANT_ROWS,
@@ -33,9 +34,8 @@ from rag_kernels.eval.input_kinds import (
     WIDE,
     WIDEST,
 )
-from rag_kernels.eval.marked_values import ignored_targets
-from rag_kernels.eval.records import FunctionalProblem, TensorArgument
-from rag_kernels.eval.steps import alike_inputs, divides_integers, suits
+from rag_kernels.eval.traits.marked_values import ignored_targets
+from rag_kernels.eval.traits.steps import alike_inputs, divides_integers, suits
 
 FULL_WIDTH = frozenset({"int32", "int64"})  # of narrower ones wide integers are as wide already
 MOST_SEARCHED = 1 << 18  # elements of outputs: inputs are searched for in some forty calls in fp64

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rag_kernels.eval.records import Problem, ProblemError
-from rag_kernels.eval.scaled_problem import named_sizes, resized, size_names
+from rag_kernels.eval.sizes.text_sizes import named_sizes, resized, size_names
 
 WEIGHT = "weight"
 

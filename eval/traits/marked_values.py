@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rag_kernels.eval.aten import operator
 from rag_kernels.eval.records import FunctionalProblem, Ref, Scalar, Value
+from rag_kernels.eval.traits.aten import operator
 
 TARGET, IGNORE_INDEX, IGNORED_BY_DEFAULT = 1, 4, -100  # positions among the arguments of losses, and torch's default
 LARGEST = 1e6  # beyond are stand-ins for infinity
