@@ -28,11 +28,12 @@ from rag_kernels.eval.records import (
 )
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
+from rag_kernels.eval.zoo.bodies.task import Task
 from rag_kernels.eval.zoo.cuda_tasks import cuda
 from rag_kernels.eval.zoo.exploits.catalogue import SPECIMENS
 from rag_kernels.eval.zoo.honest.corpus import Honest
 from rag_kernels.eval.zoo.specimen import VOID, Specimen
-from rag_kernels.eval.zoo.tasks import TASKS, Task, cpp
+from rag_kernels.eval.zoo.tasks import TASKS, cpp
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
