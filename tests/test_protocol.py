@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -371,6 +374,28 @@ def test_a_candidates_process_ends_as_a_programs_does(
         subject.prepare(place := subject.bind(session), session.random_recipe())
         subject.call(place)
         assert subject.end() == told
+
+
+LEFT_FOR_THE_END = """
+#include <stdlib.h>
+#include <unistd.h>
+static void say(const char* what) { (void)!write(1, what, 1); }
+static void registered(void) { say("r"); }
+__attribute__((destructor)) static void last(void) { say("l"); }
+void leave(void) { atexit(registered); }
+"""
+
+
+def test_a_process_ends_with_what_a_library_left_and_nothing_that_was_there_before(tmp_path: Path) -> None:
+    library = str(tmp_path / "left.so")
+    subprocess.run(["cc", "-xc", "-shared", "-fPIC", "-", "-o", library], input=LEFT_FOR_THE_END.encode(), check=True)
+    others = "others = ctypes.CFUNCTYPE(None)(lambda: os.write(1, b'o')); libc['__cxa_atexit'](others, None, None)"
+    code = (
+        "import ctypes, os; from rag_kernels.eval.children.process_end import end_after; libc = ctypes.CDLL(None); "
+        f"{others}; end_after({library!r}); ctypes.CDLL({library!r}).leave(); libc.exit(7)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.returncode) == ("rl", 7), ended.stderr
 
 
 def test_a_candidates_worker_stands_from_its_answer_until_it_is_asked_again(

@@ -39,6 +39,7 @@ from rag_kernels.eval.children.gpu_buffers import (
 )
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.memory import MemoryCount
+from rag_kernels.eval.children.process_end import end_after
 from rag_kernels.eval.children.profiling import loaded_libraries, profile
 from rag_kernels.eval.children.recorded_calls import Recorder
 from rag_kernels.eval.children.thread_state import (
@@ -167,6 +168,8 @@ class Loaded:
         self.settings = team_settings()
         self.in_order = self.waited = True
         self.brought = loaded_libraries()  # by whoever serves candidates
+        if self.on_cpu and message.code.library:
+            end_after(message.code.library)
         self.code = load(message.code, self.device)
         self.memory = MemoryCount(self.device)
         self.bound: list[Bound] = []

@@ -29,7 +29,15 @@ from rag_kernels.ingest.description.features import (
 from rag_kernels.ingest.functional.functionalize import ANY, RUNS
 from rag_kernels.ingest.functional.ranges import in_range, index_bounds, range_unknown
 from rag_kernels.ingest.functional.sizes_by_name import DEEP_NODES, sizes_by_name
-from rag_kernels.ingest.functional.verify import Disagrees, DoesNotRun, ModuleFails, Ran, compare, run_module
+from rag_kernels.ingest.functional.verify import (
+    Disagrees,
+    DoesNotRun,
+    ModuleFails,
+    Ran,
+    compare,
+    require_recorded,
+    run_module,
+)
 from rag_kernels.ingest.graphs.emit import Emitted, emit, names_of
 from rag_kernels.ingest.graphs.graph import Functional, functional
 from rag_kernels.ingest.graphs.named_sizes import alike, holds_sizes
@@ -75,6 +83,7 @@ def functionalize_here(payload: dict[str, Any]) -> FunctionalProblem | dict[str,
             frozenset(payload.get("crashed", ())),
             resized=bool(payload.get("resized")),
             named=bool(payload.get("named")),
+            like=payload.get("like", ""),
         )
     except ProblemError as error:
         return {"reason": str(error)}
@@ -84,23 +93,27 @@ def functionalize_here(payload: dict[str, Any]) -> FunctionalProblem | dict[str,
 
 
 def functionalize_several_here(payload: dict[str, Any]) -> list[FunctionalProblem | dict[str, str]]:
-    """Return the same for each of `payload["problems"]`, whose sizes are not their author's."""
-    one = {"threads": payload["threads"], "resized": True}
+    """Return the same for each of `payload["problems"]`, whose sizes are not their author's: of a graph that is `like`
+    one that was verified the module is run, and not compared with its functional form again.
+    """
+    one = {"threads": payload["threads"], "resized": True, "like": payload["like"]}
     return [functionalize_here(one | {"problem": problem}) for problem in payload["problems"]]
 
 
-def _functionalize(problem: Problem, crashed: Set[str], *, resized: bool, named: bool) -> FunctionalProblem:
+def _functionalize(
+    problem: Problem, crashed: Set[str], *, resized: bool, named: bool, like: str = ""
+) -> FunctionalProblem:
     if named:
         with suppress(DoesNotRun, Disagrees):
             return _attempt(problem, crashed, plain=False, resized=resized, named=True)
     try:
-        return _attempt(problem, crashed, plain=False, resized=resized)
+        return _attempt(problem, crashed, plain=False, resized=resized, like=like)
     except (DoesNotRun, Disagrees):  # an operator whose Python spelling is not known well enough
         return _attempt(problem, crashed, plain=True, resized=resized)
 
 
 def _attempt(
-    problem: Problem, crashed: Set[str], *, plain: bool, resized: bool, named: bool = False
+    problem: Problem, crashed: Set[str], *, plain: bool, resized: bool, named: bool = False, like: str = ""
 ) -> FunctionalProblem:
     begun = process_time()
     whole, first = _recorded(problem)
@@ -118,7 +131,7 @@ def _attempt(
         return forms[of.id]
 
     graph, emitted = form(problem)
-    verified, notice = _verified(problem, form, crashed, resized=resized)
+    verified, notice = _verified(problem, form, crashed, resized=resized, like=like)
     return FunctionalProblem(
         problem=in_range(problem, graph) if resized else problem,
         source=emitted.source,
@@ -150,7 +163,12 @@ def _recorded(problem: Problem) -> tuple[Functional, Trace]:
 
 
 def _verified(
-    problem: Problem, form: Callable[[Problem], tuple[Functional, Emitted]], crashed: Set[str], *, resized: bool
+    problem: Problem,
+    form: Callable[[Problem], tuple[Functional, Emitted]],
+    crashed: Set[str],
+    *,
+    resized: bool,
+    like: str = "",
 ) -> tuple[bool, str]:
     """Verify at the largest size that is cheap; a problem that cannot be shrunk stays unverified, with a notice.
 
@@ -184,7 +202,10 @@ def _verified(
         if checked.id not in ran:
             run(checked)
         graph, emitted = form(checked)
-        compare(ran[checked.id], emitted.source, output_specs(graph), random=graph.uses_random)
+        if like and graph_key(graph) == like:
+            require_recorded(ran[checked.id], output_specs(graph))
+        else:
+            compare(ran[checked.id], emitted.source, output_specs(graph), random=graph.uses_random)
         return True, f"verified at {smaller}" if smaller else ""
     return False, (
         "not verified against the module: it is too large to run here, and its sizes cannot be made smaller "

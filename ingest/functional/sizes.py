@@ -82,7 +82,7 @@ def at_other_sizes(
             base = None
     if base is None:
         return [None] * len(sizes)
-    return _together([_search(fp, base, one) for one in sizes], workers)
+    return _together([_search(fp, base, one) for one in sizes], workers, fp.graph_key)
 
 
 def _search(fp: FunctionalProblem, small: FunctionalProblem, sizes: Sizes) -> Search:
@@ -125,8 +125,10 @@ def _known(found: FunctionalProblem | None) -> Search:
     return found
 
 
-def _together(searches: Sequence[Search], workers: Workers) -> list[FunctionalProblem | None]:
-    """Return what searches find; what they all want next is traced by one child."""
+def _together(searches: Sequence[Search], workers: Workers, like: str) -> list[FunctionalProblem | None]:
+    """Return what searches find; what they all want next is traced by one child, and not verified again where its graph
+    is `like` that of the problem at its own sizes.
+    """
     found: list[FunctionalProblem | None] = [None] * len(searches)
     wanted: dict[int, Problem] = {}
 
@@ -141,7 +143,8 @@ def _together(searches: Sequence[Search], workers: Workers) -> list[FunctionalPr
         go_on(number, None)
     while wanted:
         problems = {problem.id: problem for problem in wanted.values()}
-        forms = dict(zip(problems, functionalize_each(list(problems.values()), workers=workers), strict=True))
+        traced = functionalize_each(list(problems.values()), workers=workers, like=like)
+        forms = dict(zip(problems, traced, strict=True))
         for number, problem in list(wanted.items()):
             go_on(number, forms[problem.id])
     return found

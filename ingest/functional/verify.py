@@ -88,12 +88,7 @@ def compare(ran: Ran, source: str, recorded: tuple[TensorSpec, ...] = (), *, ran
     ProblemError when the module's own outputs have other shapes than were `recorded`.
     """
     name, theirs = ran.problem.name, ran.outputs
-    for spec, real in zip(recorded, theirs, strict=False):
-        if spec.shape != tuple(real.shape):
-            raise ProblemError(
-                f"{name}: the forward returns {list(real.shape)} where {list(spec.shape)} was recorded: this shape "
-                "depends on the data (bincount of values that its minlength is not above?), and a kernel's is fixed."
-            )
+    require_recorded(ran, recorded)
     with torch.no_grad():
         mine = _functional_outputs(ran.problem, source, ran.values)
     if len(mine) != len(theirs):
@@ -114,6 +109,20 @@ def compare(ran: Ran, source: str, recorded: tuple[TensorSpec, ...] = (), *, ran
                 )
         if reason:
             raise Disagrees(f"{name}: the functional form disagrees with the module in output {i}: {reason}; {blame}")
+
+
+def require_recorded(ran: Ran, recorded: tuple[TensorSpec, ...]) -> None:
+    """Require that the module's outputs have the shapes that were recorded.
+
+    Raises ProblemError.
+    """
+    for spec, real in zip(recorded, ran.outputs, strict=False):
+        if spec.shape != tuple(real.shape):
+            raise ProblemError(
+                f"{ran.problem.name}: the forward returns {list(real.shape)} where {list(spec.shape)} was recorded: "
+                "this shape depends on the data (bincount of values that its minlength is not above?), and a kernel's "
+                "is fixed."
+            )
 
 
 def _in_double(ran: Ran) -> list[Tensor]:
