@@ -241,8 +241,7 @@ def test_limits_too_close_for_a_cheat_leave_room_for_honest_rounding(admitted: A
     assert admit(found.examination) == found
 
 
-def test_the_command_says_what_it_found_and_how_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAG_KERNELS_CACHE", str(tmp_path / "cache"))
+def test_the_command_says_what_it_found_and_how_it_ends(tmp_path: Path) -> None:
     model = "class Model(nn.Module):\n    def forward(self, x):\n        return FORMULA\n"
     inputs = "def get_inputs():\n    return [torch.randn(64, 64)]\n"
     for name, formula in (("good", "torch.softmax(x, 1)"), ("zero", "torch.relu(-x * x)"), ("broken", "x.nothing()")):

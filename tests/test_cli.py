@@ -240,14 +240,14 @@ RK_EXPORT(forward, forward)
 @pytest.mark.skipif(shutil.which("nvcc") is None or gpu_name() is not None, reason="needs nvcc and no GPU")
 def test_without_a_gpu_cuda_is_compiled_and_never_verified(home: Path, tmp_path: Path) -> None:
     (tmp_path / "kernel.cu").write_text(CUDA)
-    done = run(home, "eval", "relu.py", tmp_path / "kernel.cu", "--archive", tmp_path / "archive", "--json")
+    done = cli_home.inside(home, "eval", "relu.py", tmp_path / "kernel.cu", "--archive", tmp_path / "archive", "--json")
     assert done.code == 1 and done.rows[-1]["verdict"] == "compiled" and done.rows[-1]["kernel_id"] is None
     stats = cli_home.inside(home, "archive", "stats", "--archive", tmp_path / "archive", "--json").rows[0]
     assert (stats["kernels"] - starter_kernels(), stats["verified"], stats["confirmed"]) == (1, 0, 0)
 
 
 def test_doctor(home: Path) -> None:
-    done = run(home, "doctor", "--json")
+    done = cli_home.inside(home, "doctor", "--json")
     checks = {row["check"]: row for row in done.rows}
     assert done.rows[-1]["check"] == "conclusion" and done.rows[-1]["detail"].startswith("Ready for CPU")
     assert done.rows[-1]["detail"].endswith("offline writer.")

@@ -30,7 +30,6 @@ from cli_home import (
     environment,
     inside,
     model,
-    starter_kernels,
     stocked_archive,
 )
 from factories import attempt, wrong
@@ -177,38 +176,24 @@ def first_row(process: subprocess.Popen[str]) -> dict[str, Any]:
     return row
 
 
-def test_killed_then_resumed_then_interrupted(home: Path, tmp_path: Path) -> None:
+def test_interrupted_then_resumed(home: Path, tmp_path: Path) -> None:
+    """A run that is killed goes on in the same way: `test_resume.py` and `test_killed_anywhere.py`."""
     name = model(tmp_path / "m", RIGHT, SLOW)
     archive = stocked_archive(tmp_path / "archive")
     arguments = ("generate", "relu.py", "--model", name, *BRIEF, "--archive", archive, "--json")
     process = start(home, *arguments)
     first = first_row(process)
-    process.kill()
-    process.communicate()
-
-    (tmp_path / "m" / "count").unlink()  # the model says the same again
-    process = start(home, *arguments, "--resume", "latest")
-    second = first_row(process)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     result = json.loads(out.splitlines()[-1])
     assert process.returncode == 130 and f"--resume {result['run_id']}" in err and "Traceback" not in err
+    assert (result["verdict"], result["attempts"], result["run_id"]) == ("passed", 1, first["run_id"])
+
+    (tmp_path / "m" / "count").unlink()  # the model says the same again
+    second, *_, result = inside(home, *arguments, "--resume", "latest", quick=True).rows
     assert first["run_id"] == second["run_id"] == result["run_id"]
     assert first["kernel_id"] != second["kernel_id"] and (first["attempt"], second["attempt"]) == (1, 2)
     assert result["verdict"] == "passed" and result["attempts"] == 2
-
-
-def test_two_generates_at_once(home: Path, tmp_path: Path) -> None:
-    archive = tmp_path / "archive"
-    processes = []
-    for number, source in enumerate((RIGHT, SLOW)):
-        name = model(tmp_path / f"m{number}", source)
-        arguments = ("generate", "relu.py", "--model", name, *BRIEF, "--archive", archive, "--json")
-        processes.append(start(home, *arguments))
-    ends = [p.communicate(timeout=200) for p in processes]
-    assert [p.returncode for p in processes] == [0, 0], [err for _, err in ends]
-    stats = inside(home, "archive", "stats", "--archive", archive, "--json").rows[0]
-    assert (stats["confirmed"], stats["runs"], stats["embeddings"] - starter_kernels()) == (2, 2, 2)
 
 
 def test_what_generate_kept_is_found_shown_and_handed_on(generated: Done, home: Path, tmp_path: Path) -> None:

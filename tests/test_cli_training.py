@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 
 import pytest
@@ -91,10 +92,10 @@ def test_what_a_step_is_called_with_is_told(home: Path) -> None:
         pass_of(backward=True, training=True)
 
 
-def test_a_module_of_a_file_trains_in_the_inputs_that_want_a_gradient(home: Path) -> None:
+def test_a_step_of_a_module_of_a_file_has_the_inputs_that_want_a_gradient(home: Path) -> None:
     (home / "mine.py").write_text(NORM.replace("class Model", "class Block").replace("def get_", "def other_"))
     inputs = "torch.randn(32, 64).requires_grad_(), torch.randn(32, 64)"
-    done = inside(home, "generate", "mine.py:Block", "--init", "64", "--inputs", inputs, "--training", *BRIEF,
-                  "--archive", ":memory:", "--json", quick=True)  # fmt: skip
-    assert done.code == 0, done.err
-    assert done.rows[-1]["step"].startswith(f"{TOLD}2 gradients")
+    done = inside(home, "functionalize", "mine.py:Block", "--init", "64", "--inputs", inputs, "--training")
+    assert done.code == 0 and "def backward(grads, saved, x, y, " in done.out, done.err
+    [returned] = re.findall(r"^    return (.*)$", done.out, re.MULTILINE)
+    assert len(returned.split(", ")) == 1 + 2, "the result, and gradients of x and of the weight"

@@ -12,7 +12,6 @@ from typing import Any
 import psutil
 import pytest
 from cli_home import RELU, RIGHT, WRONG
-from support.kept import kept_judge
 from typer.testing import CliRunner
 
 from rag_kernels import wiring
@@ -68,12 +67,10 @@ def judge(ray: Any, cache: Path) -> Iterator[ClusterJudge]:
 
 
 class TestTwoJudges:
-    def test_candidates_get_the_verdicts_that_they_get_here(self, judge: ClusterJudge) -> None:
+    def test_candidates_get_the_verdicts_that_are_theirs(self, judge: ClusterJudge) -> None:
         candidates = {name: kernel(source) for name, source in SOURCES.items()}
         found = {c.id: verdict_name(j.verdict) for c, j in judge.judge(RELU, list(candidates.values()))}
         assert {name: found[c.id] for name, c in candidates.items()} == {name: name for name in SOURCES}
-        with kept_judge("cpu", limits=QUICK) as here:
-            assert {c.id: verdict_name(j.verdict) for c, j in here.judge(RELU, list(candidates.values()))} == found
 
     def test_each_judge_has_a_core_of_its_own(self, judge: ClusterJudge) -> None:
         [(_, judged)] = judge.judge(RELU, [kernel(RIGHT)])
@@ -102,8 +99,8 @@ def test_generate_on_a_cluster(ray: Any, cache: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(wiring, "Limits", lambda **given: replace(QUICK, **given))
     file = tmp_path / "relu.py"
     file.write_text(RELU.problem.source)
-    arguments = ["generate", str(file), "--device", "cpu", "--cluster", "ray", "--rounds", "1", "--retrieval", "off"]
-    done = CliRunner().invoke(app, [*arguments, "--archive", ":memory:", "--json"])
+    arguments = ["generate", str(file), "--device", "cpu", "--cluster", "ray", "--rounds", "1", "--drafts", "1"]
+    done = CliRunner().invoke(app, [*arguments, "--retrieval", "off", "--archive", ":memory:", "--json"])
     assert done.exit_code == 0, done.output
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert rows[-1]["type"] == "result" and rows[-1]["confirmed"] and len(rows) > 2

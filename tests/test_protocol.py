@@ -472,9 +472,7 @@ def test_the_text_of_an_exception_is_a_text(judge: LocalJudge, problem: Function
 @pytest.mark.parametrize(
     "does,opened",
     [
-        ("raise RuntimeError('other')", 1),
         ("raise RuntimeError('ValueError')", 1),
-        ("raise ValueError('other')", 1),
         (f"print({EVERYTHING!r}, flush=True); os._exit(3)", 2),
     ],
 )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import factories
 import pytest
 from judging import OF_SANITIZERS, altered, verdict
 from support.kept import kept_judge
@@ -156,11 +157,8 @@ def test_what_could_not_be_tried_lowers_the_trust(judge: LocalJudge, softmax: Fu
     assert row["trust"] == "confirmed in part" and row["candidate_extra_bytes"] is not None
 
 
-def test_a_confirmation_keeps_what_was_seen_before_unless_it_shows_otherwise(
-    quick: LocalJudge, softmax: FunctionalProblem
-) -> None:
-    passed = verdict(quick, softmax, altered())
-    assert isinstance(passed, Passed)
+def test_a_confirmation_keeps_what_was_seen_before_unless_it_shows_otherwise() -> None:
+    passed = factories.passed()
     before = replace(passed, labels=("fragile: low", SLOWER, "noisy machine"), precision="split-precision")
     again = replace(passed, labels=("fragile: low",), checks=())
     kept = with_labels_of(again, before)
