@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.both_languages import LANGUAGES, Made, call_into, maker
+from support.both_languages import LANGUAGES, Made, call_into, compared, maker
 from support.generated_kernels import Case, functional
 
 from rag_kernels.offline.compose import write
@@ -125,3 +125,22 @@ def test_no_lane_is_sorted_for_one_element() -> None:
         assert "sort_lanes" not in plan.candidate.source and "order::run<" not in plan.candidate.source
         host = plan.candidate.source.partition("void forward_kernel(")[2]
         assert host and (parameters is LANGUAGES["cpp"] or "rk_" not in host)  # functions of the device
+
+
+def test_what_nobody_reads_of_a_sort_is_not_stored(made: Made) -> None:
+    """Elements without their places, and places without elements; a thread finds the median of a window alone."""
+    windows = "x.unfold(1, 5, 1).median(-1).values"
+    body = (
+        f"return torch.sort(x, 1)[0].cumsum(1), torch.argsort(x, dim=1, stable=True)[:, 1:].sum(1) + y, {windows} + y"
+    )
+    fp, call = made("unread", Case(body, "torch.randn(8, 20)", "torch.randn(1)"))
+    compared(fp, call, lanes(20), torch.randn(1))
+    for language, parameters in LANGUAGES.items():
+        plan = write(fp, parameters)
+        assert plan is not None
+        lines = plan.candidate.source.splitlines()
+        stores = {
+            line.strip() for line in lines if line.strip().endswith(("[at] = from;", "[at] = element(lane, from);"))
+        }
+        assert len(stores) == 3, stores
+        assert (language == "cuda") == ("order::pick_alone(" in plan.candidate.source)

@@ -39,7 +39,7 @@ from rag_kernels.offline.fusion.pieces import read_in_pieces
 from rag_kernels.offline.fusion.planner import Planner
 from rag_kernels.offline.fusion.quantised import with_quantised
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
-from rag_kernels.offline.fusion.regions import AttentionRegion, Region, reads_of
+from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, reads_of
 from rag_kernels.offline.fusion.rematerialize import with_shared_values, without_rematerialization
 from rag_kernels.offline.graph.cells import with_cells_written_out
 from rag_kernels.offline.graph.complex_parts import with_parts_of_complex
@@ -55,7 +55,7 @@ from rag_kernels.offline.ir.wellformed import Checker
 from rag_kernels.offline.lowering.coverage import RULES
 from rag_kernels.offline.lowering.lower import FEW_AGAIN, MANY_AGAIN, WRITTEN_OUT, Lowering
 from rag_kernels.offline.lowering.steps import Library, Lowered
-from rag_kernels.offline.lowering.which_products import ours_of_complex, product_rules
+from rag_kernels.offline.lowering.which_products import PRODUCTS, ours_of_complex, product_rules
 from rag_kernels.offline.tuning import END as PARAMETERS_END
 from rag_kernels.offline.tuning import Parameters
 
@@ -242,7 +242,10 @@ def choices(start: Parameters) -> list[Parameters]:
 
 
 def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
-    """Yield the plans of the first round, one for each choice of products that makes a difference."""
+    """Yield the plans of the first round, one for each choice of products that makes a difference.
+
+    Where nothing is a product in the first, no other choice is drafted.
+    """
     seen: set[tuple[object, ...]] = set()
     first, *others = choices(start)
     if fp.step is None and not any(find_sites(fp)):
@@ -255,6 +258,15 @@ def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
             if (plan.library, body) not in seen:
                 seen.add((plan.library, body))
                 yield plan
+        if variant is first and fp.step is None and not has_products(fp, plan, first):
+            return
+
+
+def has_products(fp: FunctionalProblem, plan: Plan | None, parameters: Parameters) -> bool:
+    """Return whether a problem or its plan has anything that a choice of products is about."""
+    backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
+    named = any(base_name(node.op) in PRODUCTS for node in spelled_out(fp, parameters.products, backend).nodes)
+    return named or (plan is not None and not {"product", "attention"}.isdisjoint(plan.schedules))
 
 
 def used(steps: Sequence[Region | Library], results: Sequence[str]) -> list[Region | Library]:
@@ -273,6 +285,8 @@ def used(steps: Sequence[Region | Library], results: Sequence[str]) -> list[Regi
 def without_unread(region: Region, needed: set[str]) -> Region:
     """Return the region without stores that nobody reads: what it was fused with has these values in registers."""
     stores = {b: v for b, v in region.stores.items() if whole_of(b) in needed}
+    if isinstance(region, OrderRegion):
+        return replace(region, stores=stores)
     values = tuple(ir.walk(*stores.values()))
     read = {v.buffer for v in values if isinstance(v, ir.Load)}
     loops = {leaf for v in values if isinstance(v, ir.Reduce | ir.Scan) for leaf in key_of(v)[1]}

@@ -195,7 +195,8 @@ def region_text(region: OrderRegion, names: Names, pointers: dict[str, str], sto
     element = printer.emit(ordered.value, scope)
     ctype = CTYPES[ordered.value.dtype]
     down = str(ordered.descending).lower()
-    offset = nest.offset(nest.stores[ordered.places]) or "0"
+    offset = nest.offset(next(iter(nest.stores.values()))) or "0"
+    put = {ordered.elements: "element(lane, from)", ordered.places: "from"}
     pair, size = pair_of(ordered.value.dtype), names.product(ordered.over)
     ranks = Scope()
     wanted = [printer.emit(rank, ranks) for rank in ordered.ranks]
@@ -219,8 +220,7 @@ def region_text(region: OrderRegion, names: Names, pointers: dict[str, str], sto
         "  const auto put = [&](int64_t lane, int64_t j, int64_t from) {",
         *indent(indent([*apart(nest, "lane", lanes), *apart(nest, "j", taken)])),
         f"    const int64_t at = {offset};",
-        f"    {pointers[ordered.elements]}[at] = element(lane, from);",
-        f"    {pointers[ordered.places]}[at] = from;",
+        *(f"    {pointers[b]}[at] = {put[b]};" for b in region.stores),
         "  };",
         *indent(sorts),
         "}",

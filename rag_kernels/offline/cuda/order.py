@@ -10,6 +10,7 @@ may be among them; of few lanes many blocks do so, each with a part (`ranks.py`)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
@@ -20,7 +21,7 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.kernel_text import arguments_of, constexprs, declared
 from rag_kernels.offline.cuda.needs import Needs
-from rag_kernels.offline.cuda.ranks import OrderKernels, in_parts, ranks_text, shared_text
+from rag_kernels.offline.cuda.ranks import OrderKernels, in_parts, is_few, ranks_text, shared_text
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.fusion.regions import OrderRegion
 from rag_kernels.offline.ir import values as ir
@@ -41,11 +42,12 @@ def order_text(
     step, names = region.ordered, sizes.names
     lanes = names.product(tuple(leaf for group in step.dims if group != step.over for leaf in ir.leaves(group)))
     note = f"// {step.elements}: {lanes} lanes of {names.product(step.over)} in order"
-    counts = [f"const int64_t lanes = {lanes}, n = {names.product(step.over)};"]
+    counts = [f"const int64_t lanes = small({lanes}), n = {names.product(step.over)};"]
     text = [note, f"using {kernels.pair} = {kernels.pair_type};"]
     needs.order |= (
         {"pick", "pair_of_rank", "finish"} if step.ranks else {"sort_lanes", "move_tile", "first_of", "finish"}
     )
+    needs.order |= {"pick_alone"} if is_few(step) else set()
     if step.ranks:
         more, launch = ranks_text(kernels, region, function, sizes)
     else:
@@ -67,18 +69,18 @@ def kernels_of(
     kernel = CudaRegion(nest, printer, {}, parameters=parameters, constants=sizes.constants, scratch=scratch)
     scope = Scope()
     element = printer.emit(step.value, scope)
-    elements, places = (printer.pointers[b] for b in (step.elements, step.places))
+    indices = partial(apart, nest, ctype="uint32_t")
+    wanted = {step.elements: "element(lane, from)", step.places: "from"}
     value = [
         f"const auto element = [&](int64_t lane, int64_t j) -> {CTYPES[step.value.dtype]} {{",
-        *indent([*apart(nest, "lane", lanes), *apart(nest, "j", over), *scope.lines, f"return {element};"]),
+        *indent([*indices("lane", lanes), *indices("j", over), *scope.lines, f"return {element};"]),
         "};",
     ]
     put = [
         "const auto put = [&](int64_t lane, int64_t j, int64_t from) {",
-        *indent([*apart(nest, "lane", lanes), *apart(nest, "j", taken)]),
-        f"  const int64_t at = {nest.offset(nest.stores[step.places]) or '0'};",
-        f"  {elements}[at] = element(lane, from);",
-        f"  {places}[at] = from;",
+        *indent([*indices("lane", lanes), *indices("j", taken)]),
+        f"  const int64_t at = {nest.offset(next(iter(nest.stores.values()))) or '0'};",
+        *(f"  {printer.pointers[b]}[at] = {wanted[b]};" for b in region.stores),
         "};",
     ]
     down = str(step.descending).lower()

@@ -1,7 +1,8 @@
 """The elements of some ranks of a lane in CUDA, without a sort; and the first few of long lanes, which end at a rank.
 
-Comes in: an OrderRegion, with what its kernels have in common. Goes out: kernels and launches. A short lane lies in the
-registers of a warp, which halves the range of keys that may hold the rank. Of a longer one a block counts a digit of
+Comes in: an OrderRegion, with what its kernels have in common. Goes out: kernels and launches. A few elements, such as
+a window's, are compared each with each by one thread. A short lane lies in the registers of a warp, which halves the
+range of keys that may hold the rank. Of a longer one a block counts a digit of
 all keys, then the next one of those that have the right first digit. Where lanes are few, many blocks do so, each with
 a part of a lane.
 """
@@ -17,10 +18,12 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.fusion.regions import OrderRegion
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.lowering.steps import Ordered
 
 BLOCKS, LEAST_PART = 264, 8192  # that fill a GPU; elements of a lane that are worth a block, many more than are wanted
 THREADS = 512  # of a block that goes through a lane
 OF_A_WARP = 1024  # elements that a warp has in registers at most
+OF_A_THREAD = 16  # elements that a thread compares, each with each
 ROOM = 1024  # pairs that a block sorts rather than count another digit
 
 
@@ -98,10 +101,14 @@ def ranks_text(
         *_shared_kernels(kernels, ranks, f"{{own}} / {count}", f"{{own}} % {count}", rank, nans),
     ]
     given = ", ".join(f"unsigned(rank{i})" for i in range(count))
+    alone = is_few(step)
+    if alone:
+        text += _alone(kernels, step, ctype, ranks)
     launch = [
         *_host_ranks(region, function, sizes),
         'RK_CHECK(n < (int64_t(1) << 30), "this kernel orders fewer than 2^30 elements of a lane");',
-        f"if (lanes > 0 && n <= {32 * each}) {{",
+        *([f"if (lanes > 0 && n <= {ir.size_of(step.over)}) {{", *_alone_launch(kernels, given)] if alone else []),
+        f"{'} else ' if alone else ''}if (lanes > 0 && n <= {32 * each}) {{",
         f"  {name}_pick<<<blocks((lanes + 7) / 8), 256, 0, stream>>>({kernels.given(f'lanes, unsigned(n), {given}')});",
         "} else if (lanes > 0) {",
         f"  const int64_t all = lanes * {count};",
@@ -115,6 +122,35 @@ def ranks_text(
         "}",
     ]
     return text, launch
+
+
+def is_few(step: Ordered) -> bool:
+    """Return whether a thread finds the ranks of a lane alone, at the size for which a kernel is written."""
+    return bool(step.ranks) and ir.size_of(step.over) <= OF_A_THREAD
+
+
+def _alone(kernels: OrderKernels, step: Ordered, ctype: str, ranks: str) -> list[str]:
+    """Return the kernel of which each thread has a lane."""
+    size, count = ir.size_of(step.over), len(step.ranks)
+    return kernels.kernel(
+        f"void {kernels.name}_alone",
+        f"int64_t lanes_, unsigned n_, {ranks}",
+        [
+            "const int64_t lane = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
+            "if (lane >= lanes_) return;",
+            f"{ctype} mine[{size}];",
+            "#pragma unroll",
+            f"for (unsigned j = 0; j < {size}; ++j) mine[j] = j < n_ ? key(lane, j) : {ctype}(~{ctype}(0));",
+            f"const unsigned ranks[{count}] = {{{', '.join(f'rank{i}' for i in range(count))}}};",
+            f"order::pick_alone(mine, n_, ranks, {str(step.nans).lower()},",
+            "                  [&](unsigned r, unsigned from) { put(lane, r, from); });",
+        ],
+    )
+
+
+def _alone_launch(kernels: OrderKernels, ranks: str) -> list[str]:
+    given = kernels.given(f"lanes, unsigned(n), {ranks}")
+    return [f"  {kernels.name}_alone<<<blocks((lanes + 255) / 256), 256, 0, stream>>>({given});"]
 
 
 def _host_ranks(region: OrderRegion, function: Function, sizes: Sizes) -> list[str]:

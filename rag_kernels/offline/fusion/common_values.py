@@ -27,7 +27,8 @@ def shared(region: Region) -> Region:
         case ScatterRegion(scattered=step):
             return ScatterRegion.of(with_values(step, found.root))
         case OrderRegion(ordered=step):
-            return OrderRegion.of(with_values(step, found.root))
+            again = OrderRegion.of(with_values(step, found.root))
+            return replace(again, stores={buffer: again.stores[buffer] for buffer in region.stores})
         case SegmentRegion(segmented=step):
             return SegmentRegion.of(with_values(step, found.root))
     return replace(region, stores={buffer: found.root(value) for buffer, value in region.stores.items()})

@@ -10,7 +10,7 @@ from collections.abc import Set
 
 from rag_kernels.offline.codegen.order_keys import KEYS
 from rag_kernels.offline.cuda.texts.order_digits import DIGITS
-from rag_kernels.offline.cuda.texts.order_ranks import PICK, RANKS, SHARED
+from rag_kernels.offline.cuda.texts.order_ranks import OWN, PICK, RANKS, SHARED
 from rag_kernels.offline.cuda.texts.order_sorts import FIRST, REGISTERS, RUNS
 
 BASE = (
@@ -30,6 +30,7 @@ CALLERS = (  # of each piece
     (RUNS, ("first_of", "pair_of_rank", "finish")),
     (FIRST, ("first_of",)),
     (PICK, ("pick",)),
+    (OWN, ("pick_alone",)),
     (RANKS, ("pair_of_rank", "finish")),
     (SHARED, ("finish",)),
 )

@@ -54,6 +54,33 @@ __device__ void pick(const K (&mine)[E], unsigned n, unsigned rank, bool nans, P
 """
 
 
+OWN = """
+// The elements of some ranks of a lane that a thread has in registers: each is compared with each.
+template <unsigned E, class K, unsigned R, class Put>
+__device__ void pick_alone(const K (&mine)[E], unsigned n, const unsigned (&ranks)[R], bool nans, Put put) {
+  unsigned before[E], many = 0;
+#pragma unroll
+  for (unsigned e = 0; e < E; ++e) before[e] = 0, many += nans && mine[e] == K(~K(0)) && e < n;
+#pragma unroll
+  for (unsigned b = 1; b < E; ++b) {
+#pragma unroll
+    for (unsigned a = 0; a < b; ++a) {
+      const bool first = mine[a] <= mine[b];
+      before[b] += first, before[a] += !first;
+    }
+  }
+#pragma unroll
+  for (unsigned r = 0; r < R; ++r) {
+    const unsigned rank = many ? n - many : ranks[r];
+    unsigned from = 0;
+#pragma unroll
+    for (unsigned e = 1; e < E; ++e) from = before[e] == rank ? e : from;
+    put(r, from);
+  }
+}
+"""
+
+
 RANKS = """
 // Pairs by digits of eleven bits, from the highest on: those of the key, then those of the place.
 constexpr unsigned PLACES = 2048;
