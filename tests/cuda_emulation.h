@@ -54,6 +54,8 @@ inline void __syncthreads() { barriers->all.wait(); }
 inline void __threadfence() {}
 inline void __nanosleep(unsigned) { let_others(); }
 template <class T> T atomicAdd(T* p, T v) { const T old = *p; return *p += v, old; }
+template <class T> T atomicMax(T* p, T v) { const T old = *p; return *p = v > old ? v : old, old; }
+template <class T> T atomicMin(T* p, T v) { const T old = *p; return *p = v < old ? v : old, old; }
 template <class T> T atomicCAS(T* p, T expected, T v) { const T old = *p; return *p = old == expected ? v : old, old; }
 inline int __syncthreads_or(int v) {
   static int any;

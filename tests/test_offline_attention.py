@@ -263,3 +263,12 @@ def test_the_text_compiles(tmp_path: Path) -> None:
     command = ["nvcc", "-std=c++17", *targets, *include, "-c", source, "-o", tmp_path / "k.o"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_queries_of_another_type_leave_keys_to_be_copied(tmp_path: Path) -> None:
+    """Keys and values come by sixteen bytes where queries are rounded to fewer, as over a cache that was widened."""
+    body = "return torch.softmax((x.to(y.dtype) @ y.mT) * 0.5, -1) @ y"
+    fp = functional("widened", Case(body, "torch.randn(2, 5, 32).bfloat16()", "torch.randn(2, 70, 32)"))
+    plan = write(fp, CudaParameters(attention=1))
+    assert plan is not None and plan.schedules == ("attention",) and "if (false)" not in plan.candidate.source
+    assert worst_ratio(fp, emulated(plan, fp, tmp_path)) < numbers.RATIO

@@ -77,6 +77,7 @@ CASES |= {
         "z = x.new_zeros(5, 3, 24); i = torch.bucketize(x[:, 0], x[:, 1].sort()[0])[:, None].expand(-1, 24) % 5;"
         "return x.new_zeros(5, 24).scatter_add(0, i, x * 2), x.new_ones(5, 24).scatter_reduce(0, i, x, 'amax'),"
         "x.new_zeros(5, 24).scatter_reduce(0, i, x, 'amin', include_self=False),"
+        "x[:5].scatter_reduce(0, i, -x, 'amin'), x[:5].scatter_reduce(0, i, -x, 'amax'),"
         "x.new_zeros(5, 24).index_add(0, y % 5, x), x.new_zeros(40, 24).index_put((torch.argsort(y, stable=True),), x),"
         "z.index_put((y % 5, y % 3), x, accumulate=True), x.new_zeros(5, 24).long().index_add(0, y % 5, x.long())",
         "torch.randn(40, 24)",
@@ -122,6 +123,10 @@ def test_in_both_languages(name: str, made: Made) -> None:
         x = torch.randn(9, 40)
         x[0, :3] = torch.tensor([float("nan"), float("inf"), -0.0])
         compared(fp, call, x, torch.randint(0, 9, (9, 40)))
+    if name == "rows":  # NaN of either sign among what joins and where it joins, and zeros of both
+        x, nan = torch.randn(40, 24), torch.tensor(float("nan"))
+        x[:9:2, 3], x[1:9:2, 4], x[:20, 5], x[::3, 6], x[:, 7] = nan, -nan, 0.0, -0.0, -float("inf")
+        compared(fp, call, x, torch.randint(0, 60, (40,)))
 
 
 def test_few_of_many_are_the_first_ones_whatever_stands_where(made: Made) -> None:
@@ -162,7 +167,7 @@ def special_orders() -> list[tuple[torch.Tensor, torch.Tensor]]:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("rows", ["join_sums(", "join_all<Max>("]),
+        ("rows", ["join_sums(", "join_extremes<true>("]),
         ("histograms", ["_near<<<", "of_batch = i0 * "]),
         ("columns that run", ["column_before("]),
         ("overlaps", ["part4_arg_p"]),

@@ -269,18 +269,20 @@ class CudaAttention:
         ]
 
     def aligned(self) -> str:
-        """Return whether rows begin at sixteen bytes and are of the type that products take, as C."""
+        """Return whether rows of keys and values, and of queries of their type, are copied by sixteen bytes, as C."""
         a, nest = self.region.attended, self.nest
-        if any(stored_type(x.storage, "cuda") != self.type for x in (a.q, a.k, a.v)):
+        same = [stored_type(x.storage, "cuda") == self.type for x in (a.q, a.k, a.v)]
+        if not all(same[1:]):
             return "false"
+        copied = ((a.q, nest.q), (a.k, nest.k), (a.v, nest.v))[0 if same[0] else 1 :]
         elements = 8 if self.sixteen else 4
         if self.depth % elements or self.columns % elements:
             return "false"
         pointers = dict.fromkeys(
-            next(v for _, n, v in self.parameters() if n == f"{c_name(x.buffer)}_p") for x in (a.q, a.k, a.v)
+            next(v for _, n, v in self.parameters() if n == f"{c_name(x.buffer)}_p") for x, _ in copied
         )
         terms = [f"uintptr_t({p}) % 16 == 0" for p in pointers]
-        steps = [s for access in (nest.q, nest.k, nest.v) for s in self.steps(access)]
+        steps = [s for _, access in copied for s in self.steps(access)]
         return " && ".join([*terms, *(f"({s}) % {elements} == 0" for s in dict.fromkeys(steps))])
 
     def steps(self, access: Access) -> list[str]:

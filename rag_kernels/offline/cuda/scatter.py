@@ -28,11 +28,16 @@ from rag_kernels.offline.ir.parameters import c_name
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.steps import Scattered
 
-JOINS = {Kind.SUM: "join_sum({at}, {v});", None: "*({at}) = {v};"}
+JOINS = {
+    Kind.SUM: "join_sum({at}, {v});",
+    Kind.PROD: "join_by<Prod>({at}, {v});",
+    Kind.MAX: "join_extreme<true>({at}, {v});",
+    Kind.MIN: "join_extreme<false>({at}, {v});",
+    None: "*({at}) = {v};",
+}
 FEW_PLACES, SHARED_BY, COPIES = 2048, 32, 8  # at most; elements of one at least; copies of all in a block at most
 NEAR = frozenset({"float32", "float64", "int64", "int32"})  # elements that join in shared memory
 NEAR_BLOCKS, OF_A_BLOCK = 528, 4096  # blocks at most, and what is worth one
-JOINS |= {kind: f"join_by<{C[kind].functor}>({{at}}, {{v}});" for kind in (Kind.PROD, Kind.MAX, Kind.MIN)}
 
 
 @dataclass(slots=True)

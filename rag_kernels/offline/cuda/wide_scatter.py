@@ -75,7 +75,8 @@ class WideScatter(VectorizedRegion):
         kind = self.scattered.kind
         if kind is None:
             return VectorizedRegion.put(self, name)
-        join = "join_sums" if kind is Kind.SUM else f"join_all<{C[kind].functor}>"
+        joins = {Kind.SUM: "join_sums", Kind.MAX: "join_extremes<true>", Kind.MIN: "join_extremes<false>"}
+        join = joins.get(kind) or f"join_all<{C[kind].functor}>"
         return f"{join}({self.addresses[name]}, {name});"
 
 

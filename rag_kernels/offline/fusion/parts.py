@@ -21,7 +21,7 @@ class Split:
 
     rows: int
     length: int = 1 << 15
-    whole: int = 0  # rows that take another pass, and are no longer than this, stay whole
+    whole: int = 0  # rows that take another pass stay whole, with no more elements than this in all that is read
     columns: int = 0  # columns fewer than this, and longer than `column`, are split
     column: int = 2048
     tiles: int = 0  # of a product, at which the device is full; 0 leaves products whole

@@ -135,9 +135,11 @@ class Planner:
         """
         loops = {a for group in value.dims for a in ir.leaves(group)}
         main = main_key(value)
+        loads = [v for v in ir.walk(value) if isinstance(v, ir.Load)]
         for reduction in reductions(value):
             key = key_of(reduction)
-            if key == main and ir.size_of(key[1]) <= self.split.whole and key[1] <= loops:
+            kept = {v.buffer for v in loads if ir.tree_atoms(v) & key[1]}
+            if key == main and ir.size_of(key[1]) * len(kept) <= self.split.whole and key[1] <= loops:
                 self.whole.add(reduction)
 
     def store(self, buffer: str, value: ir.Value, slot: ir.Slot | None = None) -> None:

@@ -32,6 +32,7 @@ from rag_kernels.offline.ir.reductions import Kind
 KEPT = 4  # quads of a row that a thread keeps at most; a warp that has a row to itself keeps twice as many
 MOST_THREADS = 512  # of a row that is kept
 WARP_QUADS = 256  # of a row that a warp has to itself at most
+MOST_WORDS = 256  # of the vectors of a thread without a loop: what unrolled steps load and store would not fit
 FEW_KEPT = 2  # tensors of a row that are kept: of more, those that all rows share are read again
 KEPT_BYTES = 16 * KEPT * MOST_THREADS  # of a row at most
 
@@ -515,7 +516,16 @@ def vectorized_region(
     if found.nest.schedule == "column":
         return None
     found.width = width_of(found)
-    return found if find_quads(found) else None
+    while found.nest.schedule == "point" and words_of(found) > MOST_WORDS and found.width > 1:
+        found.width //= 2
+    return found if found.width > 1 and find_quads(found) else None
+
+
+def words_of(found: VectorizedRegion) -> int:
+    """Return the registers of the vectors that a thread would have in flight: all that it loads, and all it stores."""
+    storage = found.printer.storage
+    buffers = [*found.nest.stores, *(v.buffer for v in found.nest.accesses)]
+    return sum(-(-found.width * ITEMSIZE.get(storage[b], 4) // 4) for b in buffers)
 
 
 def width_of(found: VectorizedRegion) -> int:

@@ -78,20 +78,30 @@ template <class T, int D, int E, int KEYS, int ROWS, int STAGES> constexpr int b
   return tiles > meeting ? tiles : meeting;
 }
 
-// `count` rows of D elements, zeros behind them up to whole sixteens and in rows that are not there.
+// `count` rows of D elements, zeros behind them up to whole sixteens and in rows that are not there. Elements of
+// another type, or in rows that begin anywhere, come one by one, several on their way at once.
 template <class T, int D, int FAST, class Row>
 __device__ __forceinline__ void fill(T* to, int count, int64_t there, Row row) {
-  constexpr int V = 16 / sizeof(T), DP = whole(D, 16), LD = DP + V;
-  if constexpr (FAST != 0) {
+  constexpr int V = 16 / sizeof(T), DP = whole(D, 16), LD = DP + V, AHEAD = 8;
+  if constexpr (FAST != 0 && std::is_same<decltype(row(0)), const T*>::value) {
     for (int t = threadIdx.x; t < count * (DP / V); t += 128) {
       const int i = t / (DP / V), d = t % (DP / V) * V;
       const bool in = i < there && d < D;
       bring(to + i * LD + d, row(in ? i : 0) + (in ? d : 0), in);
     }
   } else {
-    for (int t = threadIdx.x; t < count * DP; t += 128) {
-      const int i = t / DP, d = t % DP;
-      to[i * LD + d] = i < there && d < D ? float(row(i)[d]) : 0.0f;
+    for (int start = threadIdx.x; start < count * DP; start += AHEAD * 128) {
+      float ahead[AHEAD];
+#pragma unroll
+      for (int u = 0; u < AHEAD; ++u) {
+        const int t = start + u * 128, i = t / DP, d = t % DP;
+        ahead[u] = t < count * DP && i < there && d < D ? float(row(i)[d]) : 0.0f;
+      }
+#pragma unroll
+      for (int u = 0; u < AHEAD; ++u) {
+        const int t = start + u * 128;
+        if (t < count * DP) to[t / DP * LD + t % DP] = ahead[u];
+      }
     }
   }
 }

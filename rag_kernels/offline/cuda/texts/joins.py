@@ -72,6 +72,36 @@ template <class F, class T> __device__ void join_by(T* at, T v) {
 """,
     ),
     Piece(
+        "join_extreme",
+        """\
+// Joins an element by the greater, or the lesser, while others do. Floats of one sign order as their bits do; a NaN is
+// made the last of all in that order. One that stands there stays, of either sign, and so does what beats this one.
+template <bool MAX, class T, class B, class U> __device__ void join_bits(T* at, T v, B last) {
+  const T found = *(volatile T*)at;
+  if (found != found || (MAX ? v <= found : v >= found)) return;
+  B bits;
+  memcpy(&bits, &v, sizeof(T));
+  if (v != v) bits = last;
+  if (MAX) bits < 0 ? atomicMin((U*)at, U(bits)) : U(atomicMax((B*)at, bits));
+  else bits < 0 ? atomicMax((U*)at, U(bits)) : U(atomicMin((B*)at, bits));
+}
+template <bool MAX> __device__ void join_extreme(float* at, float v) {
+  join_bits<MAX, float, int, unsigned>(at, v, MAX ? 0x7fffffff : -1);
+}
+template <bool MAX> __device__ void join_extreme(double* at, double v) {
+  join_bits<MAX, double, long long, unsigned long long>(at, v, MAX ? 0x7fffffffffffffffll : -1ll);
+}
+template <bool MAX> __device__ void join_extreme(int32_t* at, int32_t v) {
+  if (MAX ? v > *(volatile int32_t*)at : v < *(volatile int32_t*)at) MAX ? atomicMax(at, v) : atomicMin(at, v);
+}
+template <bool MAX> __device__ void join_extreme(int64_t* at, int64_t v) {
+  const int64_t found = *(volatile int64_t*)at;
+  long long* const word = (long long*)at;
+  if (MAX ? v > found : v < found) MAX ? atomicMax(word, (long long)v) : atomicMin(word, (long long)v);
+}
+""",
+    ),
+    Piece(
         "Any",
         """\
 struct Any { __device__ int operator()(int a, int b) const { return a | b; } };

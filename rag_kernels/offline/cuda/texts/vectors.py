@@ -166,4 +166,14 @@ template <class F, class T, int N> __device__ void join_all(T* at, const Pack<T,
 }
 """,
     ),
+    Piece(
+        "join_extremes",
+        """\
+// Joins neighbours with neighbours by the greater, or the lesser, while others do.
+template <bool MAX, class T, int N> __device__ void join_extremes(T* at, const Pack<T, N>& v) {
+#pragma unroll
+  for (int u = 0; u < N; ++u) join_extreme<MAX>(at + u, v.x[u]);
+}
+""",
+    ),
 )
