@@ -12,7 +12,7 @@ from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
-from rag_kernels.eval.sessions.session_pool import NARROWER, OF_THESE, Between, Rest, Sizes, Within
+from rag_kernels.eval.sizes.tried_sizes import NARROWER, OF_THESE, Between, Rest, Sizes, Within
 from rag_kernels.eval.traits.input_kinds import WIDE
 from rag_kernels.eval.traits.suitable_kinds import wide_in_words
 from rag_kernels.ingest.functional.folding import unfolded

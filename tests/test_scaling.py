@@ -10,7 +10,6 @@ from support.kept import kept_workers
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
-from rag_kernels.eval.sessions.session_pool import Between, Grown, Multiple, Rest, Rung, Square, Tiled, _tiles
 from rag_kernels.eval.sizes.fitting import fit, roomiest
 from rag_kernels.eval.sizes.resizing import (
     fewer,
@@ -23,6 +22,7 @@ from rag_kernels.eval.sizes.resizing import (
     with_sizes,
 )
 from rag_kernels.eval.sizes.text_sizes import difference
+from rag_kernels.eval.sizes.tried_sizes import Between, Grown, Multiple, Rest, Rung, Square, Tiled, tiles
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import _search
 
@@ -242,7 +242,7 @@ def test_sizes_as_models_have_them() -> None:
         "ROWS=1280 instead of 256, COLUMNS=256 instead of 512",
         "ROWS=128 instead of 256, COLUMNS=2560 instead of 512",
     ], told
-    assert _tiles(random.Random(1))[0].times == 5, "which come first, as time may be short"
+    assert tiles(random.Random(1))[0].times == 5, "which come first, as time may be short"
 
 
 def test_few_of_one_size_may_be_long() -> None:

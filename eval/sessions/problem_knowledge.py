@@ -73,10 +73,9 @@ class ProblemKnowledge:
     others are these with each rest that a vector leaves. `between` are odd multiples of parts of its own; `within`
     other sizes of the inputs, or of the batch, alone, for kernels that refuse others of the module. In `few` one size
     is one, or less than sixteen; in `square` two sizes are alike that differ elsewhere, in `multiples` one is four
-    times another, or as many as were drawn. `tiles` have one size of
-    several numbers of tiles; `tiled` the same by size and by the tile's length, for kernels that refuse what no tile
-    divides. In `drawn` one size is any from an eighth to eight times its own, or a multiple of thousands. `idle` are
-    reference workers that sessions have done with.
+    times another, or as many as were drawn. `tiles` have one size of several numbers of tiles; `tiled` the same by size
+    and by the tile's length, for kernels that refuse what no tile divides. In `drawn` one size is any from an eighth to
+    eight times its own, or a multiple of thousands. `idle` are reference workers that sessions have done with.
     """
 
     session: ProblemSession

@@ -8,16 +8,16 @@ these come about side by side.
 from __future__ import annotations
 
 import logging
-import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations, islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
-from typing import Literal, NamedTuple, Protocol
+from typing import Protocol
 
 from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.limits import Limits
@@ -33,130 +33,36 @@ from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.sessions.reference_worker import Resources
 from rag_kernels.eval.sizes.text_sizes import REACHES, Reach
+from rag_kernels.eval.sizes.tried_sizes import (
+    FIRST_TIMES,
+    MOST_GROWN,
+    MOST_SQUARES,
+    MOST_TILED,
+    NARROWER,
+    OF_THESE,
+    OTHER_TIMES,
+    RUNGS,
+    TILE,
+    UNITS,
+    Between,
+    Grown,
+    Rest,
+    Sizes,
+    Tiled,
+    Within,
+    drawn,
+    fewest,
+    multiples,
+    opened_sizes,
+    pairs,
+    rests,
+    tiles,
+)
 
 log = logging.getLogger(__name__)
+AT_ONCE = 5  # sizes: a candidate that is wrong at one of them needs no further ones
 AHEAD_BYTES = 4 << 30  # of `bytes_of`
 COMPILER = "rag_kernels.eval.children.compile_problem:compile_problem"
-
-
-class Rung(NamedTuple):
-    """Sizes for kernels that refuse small ones: all within `reach` are halved as long as they stay at least `least`."""
-
-    reach: Reach
-    least: int
-
-
-class Grown(NamedTuple):
-    """One size, by its number, grown several times beyond the problem's own: the others stay, or shrink for room."""
-
-    number: int
-
-
-class Few(NamedTuple):
-    """One size, by its number, at a value that is smaller than any other that is tried: a batch of one.
-
-    The others may be so many times as large, and one more.
-    """
-
-    reach: Reach
-    number: int
-    value: int
-    times: int = 1
-
-
-class Rest(NamedTuple):
-    """The least sizes, grown until they leave this rest of so many."""
-
-    rest: int
-    of: int
-    sizes: Literal["tiny"] = "tiny"  # without which it would be equal to a `Between`
-
-
-class Between(NamedTuple):
-    """So many parts of the problem's own sizes, each of which is divided into so many."""
-
-    times: int
-    parts: int
-
-
-class Square(NamedTuple):
-    """Two sizes, by their numbers, that are as large as each other where the problem's differ; others make room."""
-
-    first: int
-    second: int
-    sizes: Literal["square"] = "square"  # without which it could be equal to a `Between`
-
-
-class Multiple(NamedTuple):
-    """One size that is so many times another one, by their numbers from the last; others make room."""
-
-    larger: int
-    smaller: int
-    times: int
-    sizes: Literal["multiple"] = "multiple"  # without which it could be equal to a `Tiled`
-
-
-class Tiled(NamedTuple):
-    """One size, by its number from the last, which are the module's, that is so many tiles of a length; others make
-    room.
-
-    Where these are too many there are fewer, or they are `shorter`.
-    """
-
-    number: int
-    times: int
-    of: int
-    shorter: bool = False
-
-
-class Drawn(NamedTuple):
-    """One size, by its number, at about so many times its own, as a whole multiple of so many; others make room."""
-
-    number: int
-    times: float
-    of: int
-
-
-class Within(NamedTuple):
-    """Sizes of the inputs, or of the batch, alone: for kernels that refuse what the module was not made with."""
-
-    reach: Reach
-    sizes: Literal["odd", "large"] | Between | Grown
-
-
-MOST_GROWN, MOST_FEW = 4, 3
-FEWEST = range(2, 16)  # of which one is drawn for each size, beside one
-LONE, LONG = range(1, 4), 4  # of few rows that are so many times as long
-VECTOR, UNROLLED, TILE = 16, 32, 128  # elements
-# What sizes of models leave of a tile: vocabularies of 50257, 32001 and 30522, 577 and 197 patches, 1000 classes.
-USUAL_RESTS = (81, 1, 58, 65, 69, 104)
-AT_ONCE = 5  # sizes: a candidate that is wrong at one of them needs no further ones
-MOST_SQUARES, MOST_TILED = 3, 3  # pairs of sizes, and sizes
-UNITS = (32, 64, 128, 256, 512)  # lengths of tiles, of which the least is looked for that a kernel takes
-FIRST_TIMES, OTHER_TIMES = 3, (1, 2, *range(4, 17))  # of these: no power of two at first
-SOME_TIMES, SOME = range(3, 49), 2  # of the least tiles of UNITS but one, for kernels that take all sizes
-# Tiles of hidden layers of models (2560 and 5120, 1536, 3584, 4608, 5632), and how many; then one number of others.
-WIDE_TILES, WIDE_TIMES, OTHER_WIDE_TIMES = (512, 1024), 5, (3, 7, 9, 11)
-FEED_FORWARD = 4  # times as wide are hidden layers of it, the first that is tried
-OTHER_MULTIPLES = (2, 3, 8)
-MOST_DRAWN, DRAWN_TIMES = 3, 8.0  # sizes, and by how much they are less or more at most
-USUAL = 4096  # of which hidden layers and contexts are multiples
-RUNGS = (*(Rung(reach, least) for reach in reversed(REACHES) for least in (64, 128, 256)), Rung("batch", 2))
-NARROWER: tuple[Reach, ...] = ("inputs", "batch")
-OF_THESE: tuple[Literal["odd", "large"] | Between | Grown, ...] = ("odd", Between(3, 2), "large", Grown(0), Grown(1))
-Sizes = (
-    Literal["small", "odd", "large", "tiny"]
-    | Rung
-    | Grown
-    | Few
-    | Rest
-    | Between
-    | Square
-    | Multiple
-    | Tiled
-    | Drawn
-    | Within
-)
 
 
 class AtOtherSizes(Protocol):
@@ -290,11 +196,11 @@ class Sessions:
     def find_sizes(self, fp: FunctionalProblem, *, thorough: bool) -> tuple[FunctionalProblem | None, ...]:
         """Return the problem at the sizes that a judgement opens, or a confirmation: each takes up to a second."""
         small = self._find(fp, ["small"])
-        return (*small, *self._find(fp, _opened_sizes(thorough=thorough)[1:]))
+        return (*small, *self._find(fp, opened_sizes(thorough=thorough)[1:]))
 
     def know_sizes(self, fp: FunctionalProblem, found: Sequence[FunctionalProblem | None], *, thorough: bool) -> None:
         """Take what `find_sizes` of another process has found."""
-        for sizes, other in zip(_opened_sizes(thorough=thorough), found, strict=True):
+        for sizes, other in zip(opened_sizes(thorough=thorough), found, strict=True):
             self._other_sizes[fp.problem.id, sizes] = other
 
     def compile_ahead(self, fp: FunctionalProblem) -> None:
@@ -328,6 +234,34 @@ class Sessions:
         idle: list[Worker] | None = None,
     ) -> ProblemKnowledge:
         """Add the problem's admission, and the problem at other sizes; `opened` closes them if one cannot be opened."""
+        fp, admission = session.fp, self._compare_as_admitted(session)
+        if small is None:
+            small = session if takes_special(fp) else self._small(fp, opened, idle)
+        if small is not None and small is not session:
+            self._compared(small)
+
+        def at(found: Iterable[FunctionalProblem | None]) -> FoundSizes:
+            return FoundSizes(iter(found), lambda one: self._compared(self.new(one, idle=idle)))
+
+        further = self._further if thorough else []
+        others = dict(zip(further, self._find(fp, further), strict=True)) if further else {}
+        known = ProblemKnowledge(
+            session,
+            ReferenceTimes(session),
+            admission,
+            small,
+            odd=at([others.get("odd")]),
+            large=FoundSizes(iter([others.get("large")]), lambda one: self._compared(self._of_one_draw(one, idle))),
+            larger=at(self._lazily(fp, RUNGS)),  # when a kernel needs them
+            idle=idle if idle is not None else [],
+        )
+        if not thorough:
+            return known
+        known = self._with_changed_sizes(known, session, idle)
+        return known if session.on_gpu else self._with_tiles(known, session, idle)
+
+    def _compare_as_admitted(self, session: ProblemSession) -> Admission | None:
+        """Return what is known of the problem itself; outputs are compared by it from now on."""
         admission = None
         if "admission" not in self.limits.without:
             with self.device_lock.away():  # it takes its own
@@ -336,64 +270,48 @@ class Sessions:
         calibrated = admission is not None and admission.limits(self.limits.precision) is not None
         if self.limits.precision != "strict" and not calibrated:  # fixed limits are those of strict results
             session.compare_by_noise()
-        if small is None:
-            small = session if takes_special(session.fp) else self._small(session.fp, opened, idle)
-        if small is not None and small is not session:
-            self._compared(small)
+        return admission
 
-        def at(found: Iterable[FunctionalProblem | None]) -> FoundSizes:
-            return FoundSizes(iter(found), lambda fp: self._compared(self.new(fp, idle=idle)))
+    def _with_changed_sizes(
+        self, known: ProblemKnowledge, session: ProblemSession, idle: list[Worker] | None
+    ) -> ProblemKnowledge:
+        """Add sizes of a confirmation: one that has grown, has few elements, or hangs together with another."""
+        fp, rng = session.fp, session.rng
+        alike = filter(None, self._lazily(fp, pairs(rng)))
+        few = {reach: fewest(rng, reach, on_gpu=session.on_gpu) for reach in REACHES}
+        return replace(
+            known,
+            grown=self._gross_at(fp, tuple(map(Grown, range(MOST_GROWN))), idle),
+            few={reach: self._gross_at(fp, sizes, idle) for reach, sizes in few.items()},
+            square=FoundSizes(islice(alike, MOST_SQUARES), partial(self._gross, idle=idle)),
+            multiples=self._gross_at(fp, multiples(rng), idle),
+            within={reach: self._within(fp, reach, idle) for reach in NARROWER},
+        )
 
-        further = self._further if thorough else []
-        others = dict(zip(further, self._find(session.fp, further), strict=True)) if further else {}
-        odd = at([others.get("odd")])
-        large = FoundSizes(iter([others.get("large")]), lambda fp: self._compared(self._of_one_draw(fp, idle)))
-        larger = at(self._lazily(session.fp, RUNGS))  # when a kernel needs them
-        grown = self._lazily(session.fp, tuple(map(Grown, range(MOST_GROWN)))) if thorough else iter(())
-        many = FoundSizes(grown, lambda fp: self._gross(fp, idle))
-        few = {
-            reach: FoundSizes(self._lazily(session.fp, _fewest(session, reach)), lambda fp: self._gross(fp, idle))
-            for reach in REACHES
-            if thorough
-        }
-        alike = self._lazily(session.fp, _pairs(session.rng)) if thorough else iter(())
-        square = FoundSizes(islice(filter(None, alike), MOST_SQUARES), lambda fp: self._gross(fp, idle))
-        times_each = self._lazily(session.fp, _multiples(session.rng)) if thorough else iter(())
-        multiples = FoundSizes(times_each, lambda fp: self._gross(fp, idle))
-        within = {reach: self._within(session.fp, reach, idle) for reach in NARROWER if thorough}
-        times, kept = ReferenceTimes(session), idle if idle is not None else []
-        known = ProblemKnowledge(
-            session,
-            times,
-            admission,
-            small,
-            odd,
-            large,
-            larger,
-            many,
-            within=within,
-            few=few,
-            square=square,
-            multiples=multiples,
-            idle=kept,
+    def _with_tiles(
+        self, known: ProblemKnowledge, session: ProblemSession, idle: list[Worker] | None
+    ) -> ProblemKnowledge:
+        """Add the further sizes of a confirmation on a CPU, where opening a session takes less."""
+        fp, rng = session.fp, session.rng
+        left = self._lazily(fp, [Rest(rest, TILE) for rest in rests(rng)])
+        return replace(
+            known,
+            least=FoundSizes(chain(self._lazily(fp, ["tiny"]), left), self._small_or_gross),
+            between=self._gross_at(fp, (Between(3, 2),), idle),
+            tiles=self._gross_at(fp, tiles(rng), idle),
+            tiled=[[self._of_tiles(session, number, of, idle) for of in UNITS] for number in range(MOST_TILED)],
+            drawn=self._gross_at(fp, drawn(rng), idle),
         )
-        if not thorough or session.on_gpu:
-            return known
-        rests = [Rest(rest, TILE) for rest in _rests(session.rng)]
-        least = FoundSizes(
-            chain(self._lazily(session.fp, ["tiny"]), self._lazily(session.fp, rests)), self._small_or_gross
-        )
-        parts = FoundSizes(self._lazily(session.fp, (Between(3, 2),)), lambda fp: self._gross(fp, idle))
-        tiles = FoundSizes(self._lazily(session.fp, _tiles(session.rng)), lambda fp: self._gross(fp, idle))
-        tiled = [[self._of_tiles(session, number, of, idle) for of in UNITS] for number in range(MOST_TILED)]
-        drawn = FoundSizes(self._lazily(session.fp, _drawn(session.rng)), lambda fp: self._gross(fp, idle))
-        return replace(known, least=least, between=parts, tiles=tiles, tiled=tiled, drawn=drawn)
+
+    def _gross_at(self, fp: FunctionalProblem, sizes: Sequence[Sizes], idle: list[Worker] | None) -> FoundSizes:
+        """Find the problem at these sizes, in turn, when a kernel needs them."""
+        return FoundSizes(self._lazily(fp, sizes), partial(self._gross, idle=idle))
 
     def _of_tiles(self, session: ProblemSession, number: int, of: int, idle: list[Worker] | None) -> FoundSizes:
         """Find the problem with one size of several numbers of tiles, when a kernel that refuses others needs them."""
         others = [Tiled(number, times, of) for times in session.rng.sample(OTHER_TIMES, len(OTHER_TIMES))]
         found = (self._lazily(session.fp, some) for some in ([Tiled(number, FIRST_TIMES, of)], others))
-        return FoundSizes(chain.from_iterable(found), lambda fp: self._gross(fp, idle))
+        return FoundSizes(chain.from_iterable(found), partial(self._gross, idle=idle))
 
     @property
     def _further(self) -> list[Sizes]:
@@ -405,9 +323,7 @@ class Sessions:
 
     def _within(self, fp: FunctionalProblem, reach: Reach, idle: list[Worker] | None) -> FoundSizes:
         """Find the problem at other sizes of its inputs, when a kernel needs them."""
-        return FoundSizes(
-            self._lazily(fp, [Within(reach, sizes) for sizes in OF_THESE]), lambda one: self._gross(one, idle)
-        )
+        return self._gross_at(fp, [Within(reach, sizes) for sizes in OF_THESE], idle)
 
     def _gross(self, fp: FunctionalProblem, idle: list[Worker] | None = None) -> ProblemSession:
         """Open a session in which a fault has to exceed what any order of operations does: sums are longer there."""
@@ -467,47 +383,3 @@ class Sessions:
     def share_sizes(self, other: Sessions) -> None:
         """Have sizes that one judge finds known to both, which look for them in the same way."""
         self._other_sizes = other._other_sizes
-
-
-def _fewest(session: ProblemSession, reach: Reach) -> list[Few]:
-    """Return at what few elements each size is tried: one, and on a CPU, where opening a session takes less, more."""
-    drawn = [Few(reach, number, session.rng.choice(FEWEST)) for number in range(MOST_FEW) if not session.on_gpu]
-    lone = [Few(reach, number, session.rng.choice(LONE), LONG) for number in range(MOST_FEW) if not session.on_gpu]
-    return [*(Few(reach, number, 1) for number in range(MOST_FEW)), *lone, *drawn]
-
-
-def _pairs(rng: random.Random) -> list[Square]:
-    """Return which sizes are tried as large as each other, in drawn order."""
-    pairs = [Square(*pair) for pair in combinations(range(MOST_GROWN), 2)]
-    return rng.sample(pairs, len(pairs))
-
-
-def _multiples(rng: random.Random) -> list[Multiple]:
-    """Return how many times as large as the other one each of the last two sizes is tried."""
-    both = rng.sample(((0, 1), (1, 0)), 2)
-    return [*(Multiple(*two, FEED_FORWARD) for two in both), Multiple(*both[0], rng.choice(OTHER_MULTIPLES))]
-
-
-def _tiles(rng: random.Random) -> list[Tiled]:
-    """Return of how many tiles each size is tried: of long ones first, as the hidden layers of models have."""
-    wide = [(times, rng.choice(WIDE_TILES), True) for times in (WIDE_TIMES, rng.choice(OTHER_WIDE_TIMES))]
-    some = [*wide, *((times, UNITS[1], False) for times in rng.sample(SOME_TIMES, SOME))]
-    return [Tiled(number, *tiles) for tiles in some for number in range(MOST_TILED)]
-
-
-def _drawn(rng: random.Random) -> list[Drawn]:
-    """Return about how many times its own each size is tried at: multiples of thousands first."""
-    usual = [Drawn(number, DRAWN_TIMES ** rng.random(), USUAL) for number in range(MOST_DRAWN)]
-    drawn = [Drawn(number, DRAWN_TIMES ** rng.uniform(-1, 1), 1) for number in range(MOST_DRAWN)]
-    return [*rng.sample(usual, len(usual)), *rng.sample(drawn, len(drawn))]
-
-
-def _rests(rng: random.Random) -> list[int]:
-    """Return rests of a tile: the usual ones, then one for each rest of two vectors that these do not leave."""
-    others = [rest for rest in range(1, UNROLLED) if rest not in {usual % UNROLLED for usual in USUAL_RESTS}]
-    drawn = [rest + UNROLLED * rng.randrange(TILE // UNROLLED) for rest in others]
-    return [*rng.sample(USUAL_RESTS, len(USUAL_RESTS)), *rng.sample(drawn, len(drawn))]
-
-
-def _opened_sizes(*, thorough: bool) -> tuple[Sizes, ...]:
-    return ("small", "odd", "large", "tiny", *map(Grown, range(MOST_GROWN))) if thorough else ("small",)

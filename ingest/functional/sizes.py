@@ -17,20 +17,6 @@ from typing import assert_never
 
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
-from rag_kernels.eval.sessions.session_pool import (
-    VECTOR,
-    Between,
-    Drawn,
-    Few,
-    Grown,
-    Multiple,
-    Rest,
-    Rung,
-    Sizes,
-    Square,
-    Tiled,
-    Within,
-)
 from rag_kernels.eval.sizes.resizing import (
     fewer,
     free_sizes,
@@ -44,6 +30,20 @@ from rag_kernels.eval.sizes.resizing import (
     with_sizes,
 )
 from rag_kernels.eval.sizes.text_sizes import REACHES, Reach, difference
+from rag_kernels.eval.sizes.tried_sizes import (
+    VECTOR,
+    Between,
+    Drawn,
+    Few,
+    Grown,
+    Multiple,
+    Rest,
+    Rung,
+    Sizes,
+    Square,
+    Tiled,
+    Within,
+)
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.functional.functionalize import (
     footprint,
