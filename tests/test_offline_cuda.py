@@ -308,7 +308,9 @@ def test_generated_cuda_is_as_exact_as_pytorch(name: str, tmp_path: Path, monkey
 def test_quotients_by_a_rows_total_and_integers_are_pytorchs_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever the operands lie, and where the quotient is rounded; integers come of no division."""
+    """Wherever the operands lie, and where the quotient is rounded; integers come of no division. By the number 127 a
+    GPU's PyTorch multiplies with the reciprocal.
+    """
     monkeypatch.setattr(numbers, "build", build_emulated)
     case = Case(
         "s = x.abs().amax(-1, True); q = (x / (s / 127)).round(); "
@@ -329,7 +331,7 @@ def test_quotients_by_a_rows_total_and_integers_are_pytorchs_own(
     s = x.abs().amax(-1, True)
     ours = numbers.caller(plan, fp, tmp_path)(x, torch.ones(1))
     assert torch.equal(ours[0].nan_to_num(7), (x / s).nan_to_num(7))
-    whole = (x / (s / 127)).round()
+    whole = (x / (s * (torch.ones(1) / 127))).round()
     finite = whole.isfinite()
     assert torch.equal(ours[1][finite], whole.to(torch.int8)[finite])
     assert torch.equal(ours[3][finite], (whole + 128).clamp(0, 255).to(torch.uint8)[finite])

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from emulated_cuda import build_emulated
+from support import generated_kernels
 from support.generated_kernels import CASES, RATIO, Case, caller, functional, worst_ratio
 
 from rag_kernels.offline.codegen import cpp_functions
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.cuda.function import CudaParameters
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -131,3 +134,20 @@ def test_powers_that_gradients_have_need_no_logarithm(tmp_path: Path) -> None:
     plan = write(fp, CpuParameters())
     assert plan is not None and not re.search(r"\bpow\(|rk_pow", plan.candidate.source)
     assert worst_ratio(fp, caller(plan, fp, tmp_path)) < RATIO
+
+
+def test_on_a_gpu_roots_need_no_branch_and_numbers_divide_as_pytorch_does_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Roots are rounded as libm's, of what is small, zero, infinite or negative too; x / 3 is x * (1 / 3)."""
+    monkeypatch.setattr(generated_kernels, "build", build_emulated)
+    fp = functional("roots", Case("return x.sqrt() * y, x / 3 * y", "torch.rand(9, 40)", "torch.ones(1)"))
+    plan = write(fp, CudaParameters())
+    assert plan is not None and "* (1.0f / float(" in plan.candidate.source
+    special = [0.0, -0.0, 1e-45, 7e-39, 1.2e-38, 9e-31, 1.1e-30, 0.1, 2.0, 3.999999, 3e38]
+    special += [float("inf"), -1.0, float("nan")]
+    x = torch.cat([torch.tensor(special), torch.rand(346) * torch.logspace(-44, 38, 346)]).reshape(9, 40)
+    roots, thirds = caller(plan, fp, tmp_path)(x, torch.ones(1))
+    torch.testing.assert_close(roots, x.double().sqrt().float(), rtol=0, atol=0, equal_nan=True)
+    assert roots[0, 1].signbit() and not roots[0, 0].signbit()
+    torch.testing.assert_close(thirds, x * torch.tensor(1 / 3), rtol=0, atol=0, equal_nan=True)

@@ -415,6 +415,19 @@ CUDA["rk_ratio"] = (
     "}\n",
     (),
 )
+CUDA["rk_sqrt"] = (
+    "// sqrt(x), rounded as sqrtf rounds, without its branch for what is small: other elements would wait for that.\n"
+    "__device__ inline float rk_sqrt(float x) {\n"
+    "  const bool low = x < 1e-30f;\n"
+    "  const float w = low ? x * 18446744073709551616.0f : x;\n"
+    "  float y;\n"
+    '  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(w));\n'
+    "  const float s = w * y, r = fmaf(fmaf(-s, s, w), 0.5f * y, s);\n"
+    "  return x == 0.0f || x == INFINITY ? x : low ? r * 2.3283064365386963e-10f : r;\n"
+    "}\n"
+    "__device__ inline double rk_sqrt(double x) { return sqrt(x); }\n",
+    (),
+)
 CUDA["rk_softplus"] = (
     "__device__ inline float rk_softplus(float x) { return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }\n"
     "__device__ inline double rk_softplus(double x) { return (x < 0.0 ? 0.0 : x) + log1p(exp(-fabs(x))); }\n",

@@ -144,6 +144,8 @@ CUDA_OF_FLOAT32: dict[Operator, Text] = {
     Operator.NO_LESS: Text("extreme<true>({0}, {1})"),  # one instruction for two; zero wins over -0.0 there
     Operator.NO_MORE: Text("extreme<false>({0}, {1})"),
 }
+CUDA_BY_NUMBER = Text("{0} * (1.0f / {1})", PRODUCT)
+"""A division by a number that a caller gives, which PyTorch multiplies by its reciprocal on a GPU, too."""
 CUDA_NEAR: dict[Operator, Text] = {Operator.EXP: _call("rk_exp_near")}
 
 

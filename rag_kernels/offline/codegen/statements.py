@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from rag_kernels.offline.codegen.c_types import CTYPES, narrowed, widened
 from rag_kernels.offline.codegen.loop_nest import Access, Nest
 from rag_kernels.offline.codegen.loop_nest import text_of as polynomial
-from rag_kernels.offline.codegen.operator_texts import UNARY, Form, Text, text_of
+from rag_kernels.offline.codegen.operator_texts import CUDA_BY_NUMBER, UNARY, Form, Text, text_of
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import is_float
 from rag_kernels.offline.ir.operators import Operator, Types
@@ -78,6 +78,12 @@ def loaded_text(pointer: str, place: str, dtype: str) -> str:
     return f"((const uint8_t*){pointer})[{place}] != 0" if dtype == "bool" else f"{pointer}[{place}]"
 
 
+def is_by_number(value: ir.Op) -> bool:
+    """Return whether this is a division by a number that an argument carries."""
+    number = strip(value.args[1]) if value.operator is Operator.DIV else None
+    return isinstance(number, ir.Const) and bool(number.name)
+
+
 @dataclass(slots=True)
 class Printer:
     """Prints the values of one region as statements."""
@@ -136,6 +142,8 @@ class Printer:
     def expression(self, value: ir.Op, scope: Scope) -> tuple[str, int]:
         """Return an operator over its operands as C, and how tightly that binds."""
         text = text_of(value.operator, value.dtype, value.args[0].dtype, self.form)
+        if self.form is not Form.C and value.dtype == "float32" and is_by_number(value):
+            text = CUDA_BY_NUMBER
         args = [self.operand(a, scope, value, place, text) for place, a in enumerate(value.args)]
         return text.form.format(*args, T=CTYPES[value.dtype]), text.binds
 
