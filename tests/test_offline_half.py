@@ -17,7 +17,7 @@ from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda import multi_block_rows, region
-from rag_kernels.offline.cuda.elements import kept_columns, stepped_points, strip_points, window_rows
+from rag_kernels.offline.cuda.elements import kept_columns, stepped_points, strip_points, turned_windows, window_rows
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.texts.vectors import VECTORS
 
@@ -159,6 +159,14 @@ CASES = {
     "sums that meet together": (
         "row_reduce_each(Sum(), float(0), acc",
         Case("return x.sum(-1) * y / x.square().sum(-1)", "torch.randn(3, 4096)", "torch.randn(3)"),
+    ),
+    "norms of channels that are put last": (
+        "_s0 = *reinterpret_cast<const Pack<{}, 8>*>(y_p + part * 8 + g * 8);",
+        Case(
+            "n = x.movedim(1, -1); return F.layer_norm(n, (64,), y, y), F.layer_norm(n[..., :40].exp(), (40,), y[:40])",
+            "torch.randn(2, 64, 4, 6)",
+            "torch.randn(64)",
+        ),
     ),
     "rows of odd length": (
         "+ 32 * u + threadIdx.x % 32;",
@@ -396,6 +404,28 @@ def test_what_lies_outside_of_an_image_is_left_out_whatever_it_is_multiplied_by(
     wanted = F.conv2d(x, weights, padding=3, groups=4)
     wanted[:, 1, 3:, 3:] = weights[1, 0, 0, 0] = float("inf")
     assert torch.equal(call(x.bfloat16(), weights.bfloat16())[0].float(), wanted)
+
+
+def test_windows_whose_results_are_turned_are_read_along_and_stored_across(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warp's lanes are channels, 33 of them two warps, and each takes 16 windows.
+
+    What lies outside of a signal is left out whatever its weight.
+    """
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    monkeypatch.setattr(region, "MANY_COLUMNS", 1)
+    monkeypatch.setattr(turned_windows, "LEAST_THREADS", 1)
+    body = "return (x * F.conv1d(x, y, padding=2, groups=33)[..., :48]).transpose(1, 2).contiguous()"
+    fp = functional("turned", halved(Case(body, "torch.randn(2, 33, 48)", "torch.randn(33, 1, 3)"), "bfloat16"))
+    plan = write(fp, SMALL)
+    assert plan is not None and "+ threadIdx.x % 32;" in plan.candidate.source
+    call = numbers.caller(plan, fp, tmp_path)
+    assert worst_ratio(fp, call) < RATIO
+    x, weights = torch.ones(2, 33, 48).bfloat16(), torch.ones(33, 1, 3).bfloat16()
+    weights[32, 0, 0] = float("inf")
+    wanted = F.conv1d(x, weights, padding=2, groups=33)[..., :48].transpose(1, 2)
+    assert wanted[:, :2].isfinite().all() and torch.equal(call(x, weights)[0], wanted)
 
 
 def test_four_vectors_of_a_thread_are_loaded_before_the_first_is_summed(

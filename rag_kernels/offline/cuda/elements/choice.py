@@ -13,7 +13,9 @@ from rag_kernels.offline.cuda.elements.short_lanes import ShortLanes, short_lane
 from rag_kernels.offline.cuda.elements.stepped_points import stepped_points
 from rag_kernels.offline.cuda.elements.strided_points import strided_points
 from rag_kernels.offline.cuda.elements.strip_points import StripPoints, strip_points
+from rag_kernels.offline.cuda.elements.turned_columns import turned_columns
 from rag_kernels.offline.cuda.elements.turned_points import turned_region
+from rag_kernels.offline.cuda.elements.turned_windows import turned_windows
 from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion, find_quads, vectorized_region
 from rag_kernels.offline.cuda.elements.wide_columns import WideColumns
 from rag_kernels.offline.cuda.elements.window_lanes import WindowLanes, window_lanes
@@ -34,10 +36,13 @@ def wide_region(
         kept = None if wide else kept_columns(region, function, sizes, parameters)
         if wide or kept:
             return columns if wide else kept
-        rows = window_rows(region, function, sizes, parameters)
-        return rows or window_lanes(region, function, sizes, parameters)
+        windows = (kind(region, function, sizes, parameters) for kind in (window_rows, window_lanes, turned_windows))
+        return next((made for made in windows if made), None)
     if columns.has_few_long_threads():
         return None
+    turned = turned_columns(region, function, sizes, parameters)
+    if turned:
+        return turned
     kinds = turned_region, stepped_points, strided_points
     point = next((made for kind in kinds if (made := kind(region, function, sizes, parameters))), None)
     vectorized = point or vectorized_region(region, function, sizes, parameters)

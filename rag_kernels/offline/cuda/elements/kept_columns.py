@@ -55,7 +55,7 @@ class KeptColumns(CudaRegion):
             return False
         narrow = min(ITEMSIZE[v.storage] for v in steps)
         self.width = next((w for w in WIDTHS if w * narrow <= VECTOR_BYTES and lane.count % w == 0), 1)
-        self.items = -(-self.reduced_count() // TEAM)
+        self.items = self.items_of()
         blocks = count_of(nest.outer) * -(-lane.count // (QUADS * self.width))
         if self.width == 1 or blocks < FULL:
             return False
@@ -70,14 +70,32 @@ class KeptColumns(CudaRegion):
                 self.kept_loads[text] = name, v
                 vector = Vector(name, v.buffer, stored_type(v.storage, "cuda"), self.width)
                 self.known_loads[text] = vector.element("u", f"{name}[j]")
+        self.find_targets(inner)
+        whole = self.targets.keys() == inner.keys() and bool(self.kept_loads)
+        return whole and self.items * self.width * sum(self.kept_sizes()) <= MOST_BYTES
+
+    def find_targets(self, inner: dict[str, ir.Value]) -> None:
+        """Record what is stored in vectors."""
+        nest, lane = self.nest, self.nest.lane
+        assert lane
         for number, buffer in enumerate(inner):
             access = nest.stores[buffer]
             if self.printer.storage[buffer] in ITEMSIZE and neighbours(access, lane, nest, self.width):
                 self.targets[buffer] = f"{c_name(buffer)}_v{len(self.kept_loads) + number}"
-        sizes = [ITEMSIZE[v.storage] for _, v in self.kept_loads.values()]
-        sizes += [ITEMSIZE[self.printer.storage[b]] for b in self.targets]
-        whole = self.targets.keys() == inner.keys() and len(sizes) > len(self.targets)
-        return whole and self.items * self.width * sum(sizes) <= MOST_BYTES
+
+    def kept_sizes(self) -> list[int]:
+        """Return the bytes of an element of each tensor that a thread has a place for."""
+        kept = [ITEMSIZE[v.storage] for _, v in self.kept_loads.values()]
+        return kept + [ITEMSIZE[self.printer.storage[b]] for b in self.targets]
+
+    def items_of(self) -> int:
+        """Return how many elements of a column each of its threads has."""
+        return -(-self.reduced_count() // TEAM)
+
+    @property
+    def item_place(self) -> str:
+        """Return which element of its column number `j` of a thread is, as C."""
+        return f"part + {TEAM} * j"
 
     @property
     def quad(self) -> Loop:
@@ -154,13 +172,16 @@ class KeptColumns(CudaRegion):
         self.settle([self.stores[buffer] for buffer in self.targets], scope)
         inner = self.open_inner(scope)
         made = [line for buffer in self.targets for line in self.store(buffer, inner)]
-        vectors = [f"{self.vector_type(self.printer.storage[b])} {name};" for b, name in self.targets.items()]
-        lines = [*vectors, *self.each_column([*inner.lines, *made]), *map(self.put, self.targets)]
-        scope.lines += self.each_item(lines)
+        scope.lines += self.storing_pass([*inner.lines, *made])
         last = Scope(scope)
         rest = [line for buffer in self.stores if buffer not in self.targets for line in self.store(buffer, last)]
         each = self.each_column([*last.lines, *rest]) if rest else []
         return [*scope.lines, *([f"if ({first}) {{", *indent(each), "}"] if each else [])]
+
+    def storing_pass(self, lines: list[str]) -> list[str]:
+        """Return the pass that computes elements by these lines, and stores them."""
+        vectors = [f"{self.vector_type(self.printer.storage[b])} {name};" for b, name in self.targets.items()]
+        return self.each_item([*vectors, *self.each_column(lines), *map(self.put, self.targets)])
 
     def put(self, buffer: str) -> str:
         """Return the statement that stores a vector."""
@@ -186,7 +207,7 @@ class KeptColumns(CudaRegion):
         return [
             "#pragma unroll",
             f"for (int j = 0; j < {self.items}; ++j) {{",
-            f"  const int64_t k = part + {TEAM} * j;",
+            f"  const int64_t k = {self.item_place};",
             f"  if (active && k < {self.total(self.nest.reduced)}) {{",
             *indent(indent(inside)),
             "  }",

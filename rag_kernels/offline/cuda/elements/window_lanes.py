@@ -86,9 +86,8 @@ class WindowLanes(CudaRegion):
         if not plain or len(reduced) != len(nest.reduced) or self.reduced_count() > MOST_TAPS:
             return False
         self.bytes, self.width = vector_bytes, self.width_of(lane, vector_bytes)
-        whole = all(neighbours(access, lane, nest, max(self.width, 1)) for access in nest.stores.values())
         stored = all(self.printer.storage[b] in ITEMSIZE for b in nest.stores)
-        if self.width < 2 or not whole or not stored or len(self.stores) > len(nest.region.written):
+        if self.width < 2 or not self.stores_fit() or not stored or len(self.stores) > len(nest.region.written):
             return False
         for v in ir.walk(*self.values):
             if isinstance(v, ir.Index) and v.limit is not None and v.every > 1:
@@ -98,9 +97,18 @@ class WindowLanes(CudaRegion):
         self.find_filled()
         for text, span in self.spans.items():
             self.reads += self.reading(span, self.fillings.get(text, ""))
-        for access in nest.stores.values():
-            self.check(access, access.constant, self.width, [])
+        self.check_stores()
         return any(self.slides(v) for v in nest.accesses)
+
+    def stores_fit(self) -> bool:
+        """Return whether what a thread makes lies together."""
+        nest, lane = self.nest, self.nest.lane
+        return lane is not None and all(neighbours(a, lane, nest, max(self.width, 1)) for a in nest.stores.values())
+
+    def check_stores(self) -> None:
+        """Record what the stores ask of sizes."""
+        for access in self.nest.stores.values():
+            self.check(access, access.constant, self.width, [])
 
     def width_of(self, lane: Loop, vector_bytes: int) -> int:
         """Return how many windows a thread takes: as many as step over a vector, of what slides and is stored."""
