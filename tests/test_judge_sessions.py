@@ -29,7 +29,7 @@ from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.sessions.reference_worker import Resources
 from rag_kernels.eval.sessions.session_pool import Sessions
-from rag_kernels.eval.trial import trial
+from rag_kernels.eval.trial import under_sanitizers
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
@@ -144,7 +144,7 @@ def test_baselines_are_prepared_once_and_beside_sanitizers_where_others_may_time
         times.append(prepared.is_set())
         prepared.set()
 
-    monkeypatch.setattr(trial, "sanitize", sanitize)
+    monkeypatch.setattr(under_sanitizers, "sanitize", sanitize)
     monkeypatch.setattr(ReferenceTimes, "prepare_baselines", prepare)
     monkeypatch.setattr(Builder, "checked", lambda *_: (Programs(Path("program")), judge.workers))
     limits = replace(

@@ -7,26 +7,13 @@ request with new content.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
-from itertools import tee
 from time import perf_counter
 from typing import TypeVar
 
 from rag_kernels.eval.build.products import Library, Programs
-from rag_kernels.eval.instruments.module_sanitizers import builds_its_own, sanitize_module
-from rag_kernels.eval.instruments.sanitizers import (
-    CPU_TOOLS,
-    GPU_TOOLS,
-    SOFT_TOOLS,
-    Report,
-    call_file,
-    sanitize,
-    takes,
-)
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import (
@@ -35,7 +22,6 @@ from rag_kernels.eval.records import (
     ONE_CALLER,
     OTHER_PROCESSORS,
     PROCESS_WIDE,
-    SPECIALISED,
     STATIC_ROOM,
     Candidate,
     Measurement,
@@ -70,15 +56,12 @@ from rag_kernels.eval.trial.long_use_checks import (
 from rag_kernels.eval.trial.other_sizes import SMALLER, OtherSizes
 from rag_kernels.eval.trial.physical_floor import Finding, finding, settled_floor_us
 from rag_kernels.eval.trial.precision_checks import factors, probe
-from rag_kernels.eval.trial.recorder import Recorder
 from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library
 from rag_kernels.eval.trial.surroundings import looks_around, process_wide, takes_static_room
 from rag_kernels.eval.trial.timed import Timed, Timing, measurement
+from rag_kernels.eval.trial.under_sanitizers import MOST_SANITIZED_BYTES, SANITIZED_BYTES, UnderSanitizers
 
 T = TypeVar("T")
-SANITIZED_BYTES = 32 << 20  # of arguments: sanitizers are ten times as slow, or more
-# Where a kernel takes no smaller sizes, its own are tried up to these, on arguments that repeat their first bytes.
-MOST_SANITIZED_BYTES, MOST_SANITIZED_S = 1 << 30, 0.1
 
 ALLOCATED_BYTES = 64  # what PyTorch's memory on a CPU begins at multiples of
 LITTLE_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}  # stacks and huge pages; code and stacks that a driver loads late
@@ -383,105 +366,10 @@ class Trial:
         return True
 
     def _sanitize(self) -> None:
-        """Run programs around its functions under sanitizers, at small sizes and at odd ones, or the whole of a module.
-
-        What goes wrong at other sizes than the problem's is a label here too.
-        """
-        if "sanitizers" in self.without or self.checked is None:
-            return
-        native = self.candidate.tier != "module" or builds_its_own(self.candidate)
-        ran = self._sanitize_at(self._sanitized_sizes(), *self.checked()) if native else ()
-        wanted = GPU_TOOLS if self.session.on_gpu else (*CPU_TOOLS, "thread")
-        if left_out := [tool for tool in wanted if tool not in ran and native]:
-            self.found.label(unchecked(f"sanitizers: {', '.join(left_out)}"))
-
-    def _sanitized_sizes(self) -> Iterator[ProblemSession]:
-        """Yield the problem at the sizes for sanitizers: what is done with one may be what the next one needs."""
-        small, any_other = self.known.small, False
-        if self.session.content_bytes <= SANITIZED_BYTES:  # what it does at the timed sizes alone shows nowhere else
-            yield self.session
-        fails, odd = self.others.fails_somewhere, self.known.odd
-        if (first := self.others.smallest if fails else small) is not None and first is not self.session:
-            any_other = True
-            yield first
-            if first is small:
-                first.rest()
-        if not fails and odd is not None and (session := odd.first()) is not None:
-            any_other = True
-            yield session
-        if not any_other and self.session.content_bytes > SANITIZED_BYTES:
-            yield self.session
-
-    def _sanitize_at(self, sessions: Iterator[ProblemSession], programs: Programs, workers: Workers) -> Sequence[str]:
-        """Return the tools that ran at these sizes; what they found is labelled, or ends the trial."""
-        if self.candidate.tier == "module":
-            ask, keep = tee(sessions)  # in turn: the next session may take over a worker of the one before
-            reports = sanitize_module(self.candidate, ask, workers)
-            return self._take_reports(list(keep), reports, [])
-        left_out = [] if programs.checked else ["not run under sanitizers: it does not build with them"]
-        left_out += [f"not run under ThreadSanitizer: {programs.why_not_raced}"] * bool(programs.why_not_raced)
-        recorded = self.candidate.tier == "composed"
-        made: list[tuple[ProblemSession, bytes]] = []
-        with Recorder(self._open) as recorder:
-            for session in sessions if programs.checked or programs.raced else ():
-                if session is self.session and session.content_bytes > SANITIZED_BYTES and self._is_slow:
-                    why = "its sizes are too large for them, and it takes no smaller ones"
-                    left_out.append(f"not run under sanitizers: {why}")
-                elif takes(session.fp):
-                    calls = self._recorded(recorder, session) if recorded else call_file(session, SANITIZED_BYTES)
-                    made += [(session, calls)] * bool(calls)
-        calls_of = [calls for _, calls in made]
-        run = partial(sanitize, programs, workers, calls_of, on_gpu=self.session.on_gpu, recorded=recorded)
-        reports = run() if self.session.limits.sanitizers_in_turn else self._beside_baselines(run)
-        return self._take_reports([session for session, _ in made], reports, left_out)
-
-    def _beside_baselines(self, run: Callable[[], list[Report]]) -> list[Report]:
-        """Run the tools while the baselines are prepared, and others may compute and time."""
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            running = pool.submit(run)
-            self.baselines()
-            with self.session.device_lock.away():
-                return running.result()
-
-    @property
-    def _is_slow(self) -> bool:
-        """Whether a call at the problem's own sizes would not end under sanitizers, or not fit into memory."""
-        whole = self.session.content_bytes + self.session.output_bytes
-        return whole > MOST_SANITIZED_BYTES or self.call_s > MOST_SANITIZED_S
-
-    def _take_reports(
-        self, sessions: Sequence[ProblemSession], reports: Sequence[Report], left_out: list[str]
-    ) -> list[str]:
-        ran: list[str] = []
-        for session, report in zip(sessions, reports, strict=False):
-            sizes = self._sizes(session)
-            ran += [tool for tool in report.ran if tool not in ran]
-            left_out += [f"not run under every sanitizer: {why}" for why in report.left_out]
-            for tool, what in report.found:
-                if self._is_odd(session):
-                    self.found.label(SPECIALISED)
-                elif tool not in SOFT_TOOLS:
-                    raise Stopped(Rejected("sanitizer", f"The {tool} sanitizer found an error: {what}."))
-                else:
-                    self.found.label(f"fragile: {tool}")
-                self.found.notes.append(f"{tool}{sizes}: {what}")
-        self.found.notes += dict.fromkeys(left_out)
-        if ran:
-            self.found.checks.append(f"sanitizers: {', '.join(ran)}")
-        return ran
-
-    def _sizes(self, session: ProblemSession) -> str:
-        return " at odd sizes" if self._is_odd(session) else ""
-
-    def _is_odd(self, session: ProblemSession) -> bool:
-        return self.known.odd is not None and self.known.odd.has(session)
-
-    def _recorded(self, recorder: Recorder, session: ProblemSession) -> bytes:
-        """Return what a composed forward calls its kernels with; nothing, with a note, where that cannot be had."""
-        calls, left_out = recorder.calls(session)
-        if not calls:
-            self.found.notes.append(f"not run under sanitizers{self._sizes(session)}: {left_out}"[:300])
-        return calls
+        """Run it under sanitizers, unless they were left out."""
+        if "sanitizers" not in self.without and self.checked is not None:
+            under = UnderSanitizers(self.known, self.candidate, self.found, self.others, self._open, call_s=self.call_s)
+            under.run(self.checked, self.baselines)
 
     def _classify(self, subject: LoadedCandidate, place: BoundBuffers, checks: Checks) -> ResultClass:
         linked = ""
