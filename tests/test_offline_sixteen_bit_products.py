@@ -22,7 +22,7 @@ from support.product_cases import CASES as PRODUCTS
 from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.offline.compose import Plan, first_plans, write
 from rag_kernels.offline.cuda.function import CudaParameters
-from rag_kernels.offline.cuda.gemm.wgmma_shape import SHAPES, time_of
+from rag_kernels.offline.cuda.gemm.wgmma_shape import SHAPES, best_shape, time_of
 from rag_kernels.offline.graph.gates import with_gates_apart
 from rag_kernels.offline.tuning import neighbours, parameters_in
 
@@ -44,12 +44,12 @@ HOPPER = {
     "lanes side by side": (
         Case("return x.t() @ y", "torch.randn(136, 264)", "torch.randn(136, 328)"),
         "float16",
-        CudaParameters(products=2, shape=128256, clusters=2, turns=1),
+        CudaParameters(products=2, shape=256192, turns=1),
     ),
     "left alone lies by lanes": (
         Case("return x.t() @ y.t() + 1", "torch.randn(72, 160)", "torch.randn(136, 72)"),
         "bfloat16",
-        CudaParameters(products=2, shape=256128, turns=1),
+        CudaParameters(products=2, shape=128224, clusters=2, turns=1),
     ),
     "batches": (
         Case(
@@ -401,7 +401,7 @@ def test_products_that_share_nothing_have_kernels_of_their_own(tmp_path: Path) -
 TF32 = {
     "rows and columns": (
         Case(TAIL, "torch.randn(200, 144)", "torch.randn(200, 272)", init="self.l = nn.Linear(144, 272); self.s = 0.5"),
-        CudaParameters(products=2, tensor=2, shape=128128, clusters=2, turns=2),
+        CudaParameters(products=2, tensor=2, shape=256160, clusters=2, turns=1),
     ),
     "right lies by lanes": (
         Case(
@@ -410,7 +410,7 @@ TF32 = {
             "torch.randn(100, 328)",
             init="self.b = nn.Parameter(torch.randn(328))",
         ),
-        CudaParameters(products=2, tensor=2, shape=128256, clusters=2, turns=1),
+        CudaParameters(products=2, tensor=2, shape=128160, clusters=2, turns=1),
     ),
     "left lies by lanes": (
         Case("return x.t() @ y.t() + 1", "torch.randn(72, 160)", "torch.randn(136, 72)"),
@@ -592,6 +592,10 @@ def test_tiles_follow_sizes_and_can_be_tuned() -> None:
     assert best(8192, 8192, 8192) == (128, 256)
     assert best(16, 8192, 8192)[0] == 64
     assert math.prod(best(1024, 1024, 1024)) < math.prod(best(1024, 1024, 16384))
+    filled = best_shape(4096, 1152, 1, 4608, slab=16)
+    assert (filled.rows, filled.columns) == (256, 160)  # 128 tiles for 132 processors, not 160 or 288
+    assert best_shape(4096, 1152, 1, 4608, slab=64).columns % 64 == 0
+    assert best_shape(8192, 8192, 1, 8192, slab=16) == best_shape(8192, 8192, 1, 8192)
     case, dtype, parameters = HOPPER["rows and columns"]
     plan = write(functional("tuned", halved(case, dtype)), parameters)
     assert plan is not None and parameters_in(plan.candidate.source, "cuda") == parameters

@@ -24,6 +24,7 @@ from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
 from rag_kernels.offline.cuda.gemm.wgmma_shape import PLAIN, Shape, best_shape, shape_of
 from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
 from rag_kernels.offline.cuda.needs import SHORT_NAMES, Needs
+from rag_kernels.offline.fusion.stored_first import is_costly
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
 from rag_kernels.offline.ir.patterns import strip
@@ -109,14 +110,23 @@ def start_of_matrix(matrix: Matrix, pointers: dict[str, str]) -> str:
     return f"{place} + {text_of(matrix.start)}" if matrix.start else place
 
 
-def shape_for(contraction: Contraction, itemsize: int = 2, *, turned: bool = False, registers: bool = False) -> Shape:
+def shape_for(contraction: Contraction, right: Matrix, itemsize: int, *, turned: bool, registers: bool) -> Shape:
     """Return how to cut a product of these sizes."""
     c = contraction
     rows, columns, batches, depth = map(c.count, (c.rows, c.columns, c.batches, c.depth))
     columns *= len(c.totals)
     rows, columns = (columns, rows) if turned else (rows, columns)
     depth = depth * itemsize // 2  # a term of fp32 takes the time of two of sixteen bits
-    return best_shape(rows, columns, batches, depth, registers=registers)
+    slab = 0 if c.second else LINE // itemsize if right.lanes_inside else STRIP // 2
+    return best_shape(rows, columns, batches, depth, registers=registers, slab=slab, tail=has_tail(c))
+
+
+def has_tail(contraction: Contraction) -> bool:
+    """Return whether much stands behind the sum: a function of each result, or a tensor as large."""
+    c = contraction
+    results = {leaf for loop in (*c.rows, *c.columns) for leaf in loop.leaves}
+    behind = ir.walk(*c.nest.region.stores.values(), enter=lambda v: v not in c.totals)
+    return any(is_costly(v) or (isinstance(v, ir.Load) and ir.tree_atoms(v) >= results) for v in behind)
 
 
 @dataclass(slots=True)
@@ -591,5 +601,5 @@ def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKer
         if c.second and (turned or right.steps[0] != {(): 1}):
             return None
     itemsize, registers = 2 if numbers in HALF else 4, numbers == "tf32" and left.lanes_inside
-    shape = shape_of(wanted, shape_for(c, itemsize, turned=turned, registers=registers))
+    shape = shape_of(wanted, shape_for(c, right, itemsize, turned=turned, registers=registers))
     return WgmmaKernel(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, shape, turned, second)

@@ -6,6 +6,7 @@ two groups take tiles in turn, by a model of time that was fitted to an H200. `w
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 
@@ -26,6 +27,10 @@ class Shape:
 
 
 PLAIN = Shape(128, 128)
+WIDTHS = {128: (224, 192, 160, 96), 256: (192, 160, 128, 96)}  # rows of a tile, and columns by which it fills a wave
+FULL, SHORTEST = 0.7, 128  # how much of a wave is full at least, and terms
+PROCESSORS = 132
+MARGIN = 0.95  # a tile of such a width is taken where it should need so much less: as far as the model errs
 SHAPES = (
     *(Shape(128, 256, 2, band=8), Shape(128, 256), Shape(128, 128, 2, alternate=True, band=8)),
     *(Shape(128, 128, alternate=True), Shape(64, 256, alternate=True), Shape(128, 64, alternate=True)),
@@ -38,28 +43,77 @@ BY_REGISTERS = (
     *(Shape(128, 256, 2, band=8), Shape(128, 256), Shape(256, 128), Shape(128, 128, 2, band=8)),
     *(Shape(128, 64, alternate=True), Shape(64, 128, alternate=True), Shape(64, 64, alternate=True)),
 )
+FILLING_BY_REGISTERS = (Shape(128, 192), Shape(128, 160))
 
 
-def best_shape(rows: int, columns: int, batches: int, depth: int, *, registers: bool = False) -> Shape:
-    """Return the shape that should take least time on an H100's processors, for terms of sixteen bits."""
-    known = BY_REGISTERS if registers else SHAPES
-    return min(known, key=lambda shape: time_of(shape, rows, columns, batches, depth, registers=registers))
+def best_shape(
+    rows: int, columns: int, batches: int, depth: int, *, registers: bool = False, slab: int = 0, tail: bool = False
+) -> Shape:
+    """Return the shape that should take least time on an H200's processors, for terms of sixteen bits.
+
+    Widths that fill a wave are looked at where a block can load `slab` lanes of the right factor at a time; 0: nowhere.
+    `tail`: whether much is computed or loaded behind the sums.
+    """
+    sizes = (rows, columns, batches, depth)
+    if registers:
+        filling = [s for s in FILLING_BY_REGISTERS if waves_of(s, *sizes[:3]) >= FULL]
+        return min((*BY_REGISTERS, *filling), key=lambda shape: time_of(shape, *sizes, registers=True))
+    best = min(SHAPES, key=lambda shape: time_of(shape, *sizes))
+    widths = [Shape(tall, wide, c, band=16 // c) for tall, every in WIDTHS.items() for wide in every for c in (2, 1)]
+    fit = [s for s in widths if slab and s.columns // s.cluster % slab == 0 and waves_of(s, *sizes[:3]) >= FULL]
+    fit = [s for s in fit if s.cluster == 1 or rows > s.rows]
+    if not fit or depth < SHORTEST:
+        return best
+    other = min(fit, key=lambda shape: filled_time(shape, *sizes, tail=tail))
+    sooner = filled_time(other, *sizes, tail=tail) < MARGIN * filled_time(best, *sizes, tail=tail)
+    return other if sooner else best
 
 
-def time_of(
-    shape: Shape, rows: int, columns: int, batches: int, depth: int, *, registers: bool = False, processors: int = 132
-) -> float:
+def waves_of(shape: Shape, rows: int, columns: int, batches: int) -> float:
+    """Return how often a product's tiles fill the device."""
+    tiles = batches * -(-rows // (shape.rows * shape.cluster)) * -(-columns // shape.columns)
+    return tiles * shape.cluster / PROCESSORS
+
+
+def filled_time(shape: Shape, rows: int, columns: int, batches: int, depth: int, *, tail: bool = False) -> float:
+    """Return about how many microseconds a product takes whose tiles fill the device.
+
+    A step takes as long as its products and what these read of shared memory, or as what is brought; tiles end with
+    what is stored, which a group that takes turns hides. Fitted to 25 shapes at 39 sizes on an H200, whose least times
+    it finds to 2 % (docs/measured/sixteen_bit_products.md#widths-that-fill-a-wave).
+    """
+    waves, steps = waves_of(shape, rows, columns, batches), -(-depth // 64)
+    part, lines = shape.rows * shape.columns / 32768, (shape.rows + shape.columns / shape.cluster) / 384
+    shared = (shape.rows / 64 * (64 + shape.columns) + shape.rows + shape.columns) / 1024
+    step = max(0.464 * part + 0.066 * shared + 0.047, 0.493 * lines) + 0.086 * lines
+    step *= 1.08 if shape.rows + shape.columns > 400 else 1.0  # three stages
+    stored = 0.32 + 2.23 * part
+    best = float("inf")
+    for parts in range(1, min(32, max(1, steps // 4)) + 1):
+        turns, chunk = math.ceil(waves * parts), -(-steps // parts)
+        exposed = stored + max(0.0, 1.66 * stored - chunk * step) * turns if shape.alternate else stored * turns
+        exposed += 5.2 * part * turns if tail and not shape.alternate else 0.0
+        added = 20 + 20 * parts * part if parts > 1 else 0.0
+        together = 0.97 + 0.56 * turns if shape.cluster > 1 else 0.0
+        best = min(best, 4.8 + turns * chunk * step + exposed + added + together)
+        if waves >= 1:
+            break
+    return best
+
+
+def time_of(shape: Shape, rows: int, columns: int, batches: int, depth: int, *, registers: bool = False) -> float:
     """Return about how long a product takes, in steps of a tile of 128 x 256 (1024 cycles at the full rate).
 
     A step takes as long as its products or its loads; a wave of tiles ends with what is stored, which hides behind the
     other group's products where groups take turns, if these take as long; parts of a depth have to be added up. Fitted
     to an H200.
     """
-    places, steps = processors // shape.cluster, -(-depth // 64)
+    places, steps = PROCESSORS // shape.cluster, -(-depth // 64)
     tiles = batches * -(-rows // (shape.rows * shape.cluster)) * -(-columns // shape.columns)
     products, lines = shape.rows * shape.columns / 32768, shape.rows + shape.columns / shape.cluster
     step = max(products * (1.0 if shape.columns == 256 else 1.08), lines / 450) + lines / 6400 + 0.03
-    step *= (1.45 if shape.alternate else 1.07) if registers else 1.0
+    if registers:  # what a group loads for a step does not depend on how wide it is
+        step = 1.45 * step if shape.alternate else 0.7 * (products + 0.5)
     stored = 4 * shape.rows * shape.columns / 32768
     best = float("inf")
     for parts in range(1, min(32, max(1, steps // 4)) + 1):
