@@ -28,8 +28,10 @@ help:  ## list the targets
 demo: $(READY)  ## set up, then write a faster kernel for one example on the CPU
 	@$(BIN)/rag-kernels generate $(DEMO) --device cpu
 
-test: lint  ## set up with the development tools, then run ruff, mypy and the tests
-	@$(BIN)/python -m pytest $(PYTEST)
+test: $(READY_DEV)  ## set up with the development tools, then run ruff, and mypy beside the tests
+	@$(BIN)/ruff format --check -q .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest $(PYTEST); found=$$?; wait $$types && exit $$found
 
 lint: $(READY_DEV)  ## ruff and mypy alone
 	@$(BIN)/ruff format --check -q .

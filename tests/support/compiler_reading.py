@@ -12,7 +12,7 @@ from rag_kernels.eval.build.compile import header_options, toolchain
 
 AT_ONCE = 40
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
-FOR_ALL = re.compile(r'#[ \t]*(define|undef|if)|extern[ \t]*"C"')  # what a namespace does not keep to one source
+FOR_ALL = re.compile(r"#[ \t]*(define|undef)|extern[ \t]*\"C\"")  # what a namespace does not keep to one source
 EXPORT = re.compile(r"RK_EXPORT\((\w+)")
 
 
@@ -23,7 +23,7 @@ def refusals(sources: Iterable[str], folder: Path) -> dict[str, str]:
     """
     alike = defaultdict[object, list[str]](list)
     for source in sources:
-        alike[source if FOR_ALL.search(source) else tuple(INCLUDE.findall(source))].append(source)
+        alike[source if FOR_ALL.search(source) else frozenset(INCLUDE.findall(source))].append(source)
     refused: dict[str, str] = {}
     for group in alike.values():
         for start in range(0, len(group), AT_ONCE):
