@@ -21,12 +21,13 @@ from rag_kernels.eval.records import Backend
 
 # Files that take more than 15 CPU seconds, the longest first.
 LONG = """
-    judge_checks cli_generate honest offline_half offline_sixteen_bit_products app_browser float8_judge zoo cli
-    cluster judge offline_attention json agents offline_places trust optimize_training export_gradients
-    archive_durability cli_training offline_products contract_pieces offline_order_scatter offline_cuda workloads
-    ablation ranges judge_timing export_peers extensions steps sanitize_module offline_segments training_step
-    offline_ranks sanitize_composed export_packages mutation offline_deep layers export_module workload_search
-    offline_float8 admission notebook sampling archive_shared resume killed_anywhere
+    cli_generate judge_checks app_browser offline_half float8_judge honest judge_precision zoo judge
+    offline_sixteen_bit_products cluster optimize_training cli offline_attention offline_order_scatter offline_places
+    agents trust offline_product_windows export_gradients json workloads offline_paired_products judge_timing
+    export_peers ranges offline_cuda offline_products workload_search cli_training offline_deep sanitize_module
+    offline_segments extensions ablation offline_ranks sampling sanitize_composed archive_durability training_step
+    long_use steps mutation layers notebook sandbox protocol offline_float8 offline_losses export_module
+    archive_shared killed_anywhere admission sanitize contract_pieces techniques offline_transplant
 """.split()
 
 

@@ -23,7 +23,7 @@ THOROUGH = Limits(
     timing=TimingRule(pairs=5, max_pairs=5, timed_s=0.01, warm_pairs=3, self_pairs=7),
 )
 
-# Without what takes most of its time, for tests that are about the other half: `test_judge_checks.py` is about all.
+# Without what takes most of its time, for tests that are about the rest; `test_judge_precision.py` has most at once.
 FEWER_SIZES = replace(THOROUGH, without=frozenset({"squares and tiles"}))
 OF_SANITIZERS = replace(THOROUGH, without=frozenset({"repeats", "odd shapes"}))
 OF_SIZES = replace(FEWER_SIZES, without=FEWER_SIZES.without | {"repeats", "sanitizers"})

@@ -6,9 +6,7 @@ The emulation has Hopper's copy engine, barriers, swizzled shared memory, descri
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,18 +14,14 @@ from pathlib import Path
 import pytest
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
-from support.generated_kernels import Case, functional, halved, worst_ratio
+from support.generated_kernels import Case, functional, halved
 from support.product_cases import CASES as PRODUCTS
+from support.tensor_core_drafts import RATIO, TAIL, drafted, for_hopper, ratio, ratio_on_two_devices
 
-from rag_kernels.eval.records import FunctionalProblem
-from rag_kernels.offline.compose import Plan, first_plans, write
+from rag_kernels.offline.compose import first_plans, write
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.gemm.wgmma_shape import SHAPES, best_shape, time_of
-from rag_kernels.offline.graph.gates import with_gates_apart
 from rag_kernels.offline.tuning import neighbours, parameters_in
-
-RATIO = 1.1  # of PyTorch's own error, which rounds after every operator
-TAIL = "return F.gelu(self.l(x)) * self.s + y, self.l(x).sigmoid()"
 
 # Layouts of both factors, batches, split depths, edges, tails; parameters that choose tiles, clusters and turns.
 HOPPER = {
@@ -90,44 +84,6 @@ HOPPER = {
 @pytest.fixture(autouse=True)
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)
-
-
-def drafted(
-    name: str, case: Case, parameters: CudaParameters, *words: str, tier: str = "kernel", regions: int | None = None
-) -> tuple[FunctionalProblem, Plan]:
-    """Return a problem and its plan, a text of this tier with these words and so many regions."""
-    fp = functional(name.replace(" ", "_"), case)
-    plan = write(fp, parameters)
-    assert plan is not None and plan.candidate.tier == tier and regions in (None, plan.regions)
-    assert [word for word in words if word not in plan.candidate.source] == []
-    return fp, plan
-
-
-def ratio(plan: Plan, fp: FunctionalProblem, folder: Path) -> float:
-    folder.mkdir(exist_ok=True)
-    return worst_ratio(fp, numbers.caller(plan, fp, folder))
-
-
-def ratio_on_two_devices(plan: Plan, fp: FunctionalProblem, folder: Path, patch: pytest.MonkeyPatch) -> float:
-    """The same where a library runs on two devices: what was set on one is not set on the other."""
-    call, found = numbers.caller(plan, fp, folder), list[float]()
-    for device in ("0", "1"):
-        patch.setenv("EMULATED_DEVICE", device)
-        found.append(worst_ratio(fp, call))
-    return max(found)
-
-
-def limit(parameters: CudaParameters) -> float:
-    """Return how far off PyTorch in fp32 a product may be: TF32 rounds both factors to eleven bits."""
-    return 2**12 if parameters.tensor == 2 else RATIO
-
-
-def for_hopper(plan: Plan, condition: str = "built") -> Plan:
-    """The plan with a source that fails where the copy engine (or another kernel of this condition) cannot serve."""
-    must = r'RK_CHECK(\1, "another kernel would serve"); if (\1) {'
-    source, count = re.subn(rf"if \(({condition} && .*)\) \{{", must, plan.candidate.source)
-    assert count
-    return dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=source))
 
 
 @pytest.mark.parametrize("name", HOPPER)
@@ -205,35 +161,6 @@ def test_sums_find_room_where_a_product_has_no_table(tmp_path: Path) -> None:
     assert ratio(plan, fp, tmp_path) < RATIO
 
 
-# Factors whose rows begin anywhere, and two of TF32 whose lanes lie side by side: the copy engine gets copies.
-COPIED = {
-    "odd": (
-        halved(
-            Case(
-                "return F.relu(self.l(x))", "torch.randn(131, 67)", "torch.randn(1)", init="self.l = nn.Linear(67, 133)"
-            ),
-            "bfloat16",
-        ),
-        CudaParameters(products=2),
-    ),
-    "odd batches": (
-        halved(Case("return x @ y", "torch.randn(2, 130, 35)", "torch.randn(2, 35, 129)"), "float16"),
-        CudaParameters(products=2),
-    ),
-    "both by lanes, in batches": (
-        Case("return x.transpose(1, 2) @ y", "torch.randn(3, 70, 130)", "torch.randn(3, 70, 137)"),
-        CudaParameters(products=2, tensor=2),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", COPIED)
-def test_what_the_copy_engine_cannot_read_is_copied_for_it(name: str, tmp_path: Path) -> None:
-    case, parameters = COPIED[name]
-    fp, plan = drafted(name, case, parameters, regions=1)
-    assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
-
-
 # Weights of eight bits: a scale for each row, one for each block of 64 terms, and a zero point.
 DEQUANTISED = {
     "rows": Case(
@@ -296,284 +223,6 @@ def test_products_of_few_rows_stream(name: str, tmp_path: Path, monkeypatch: pyt
     fp, plan = drafted(f"few_{name}", case, CudaParameters(products=2, few=columns), "_few")
     plan = for_hopper(plan, r"\w+\.numel\(\) <=[^;]*?\S+ % \d+ == 0")
     assert ratio_on_two_devices(plan, fp, tmp_path, monkeypatch) < RATIO
-
-
-# Two products of one factor in one kernel: gate and up, alone and behind a split depth, in batches, in TF32.
-PAIRS = {
-    "gated": (
-        halved(
-            Case(
-                "return F.silu(self.g(x)) * self.u(x) + y",
-                "torch.randn(200, 144)",
-                "torch.randn(200, 272)",
-                init="self.g = nn.Linear(144, 272); self.u = nn.Linear(144, 272, bias=False)",
-            ),
-            "bfloat16",
-        ),
-        CudaParameters(products=2, shape=128256, clusters=2, turns=1),
-    ),
-    "by lanes": (
-        halved(
-            Case("return (x @ y[0]).sigmoid() * (x @ y[1])", "torch.randn(72, 136)", "torch.randn(2, 136, 200)"),
-            "float16",
-        ),
-        CudaParameters(products=2, shape=128128, clusters=1, turns=2),
-    ),
-    "few rows": (
-        halved(
-            Case(
-                "return self.g(x).relu() * self.u(x)",
-                "torch.randn(16, 1096)",
-                "torch.randn(1)",
-                init="self.g = nn.Linear(1096, 72); self.u = nn.Linear(1096, 72)",
-            ),
-            "bfloat16",
-        ),
-        CudaParameters(products=2),
-    ),
-    "halves of one": (
-        halved(
-            Case(
-                "g, u = self.l(x).chunk(2, -1); return F.gelu(g) * u + y",
-                "torch.randn(72, 144)",
-                "torch.randn(72, 200)",
-                init="self.l = nn.Linear(144, 400)",
-            ),
-            "float16",
-        ),
-        CudaParameters(products=2, shape=128128, clusters=1, turns=2),
-    ),
-    "its own gate": (
-        halved(
-            Case("return F.glu(F.linear(x, y), -1)", "torch.randn(3, 40, 136)", "torch.randn(272, 136)"),
-            "bfloat16",
-        ),
-        CudaParameters(products=2),
-    ),
-    "tf32": (
-        Case(
-            "g, u = self.g(x), self.u(x); return torch.tanh(g) * u, g - u",
-            "torch.randn(2, 70, 100)",
-            "torch.randn(1)",
-            init="self.g = nn.Linear(100, 136); self.u = nn.Linear(100, 136)",
-        ),
-        CudaParameters(products=2, tensor=2, clusters=2, shape=128128),
-    ),
-}
-
-
-OTHERWISE = ("gated", "halves of one", "tf32")  # also without the copy engine: each type, and a factor in two halves
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_two_products_of_one_factor_are_one_kernel(name: str, tmp_path: Path) -> None:
-    case, parameters = PAIRS[name]
-    fp, plan = drafted(name, case, parameters, "second_map", regions=1)
-    assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
-    if name not in OTHERWISE:
-        return
-    other = re.sub(r"if \((built && .*)\) \{", "if (false) {", plan.candidate.source)
-    plan = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=other))
-    assert ratio(plan, fp, tmp_path / "other") < limit(parameters)  # as at sizes that the copy engine cannot read
-
-
-def test_a_product_in_pieces_that_are_no_gate_stays_one() -> None:
-    no_gates = ("q, k = self.l(x).chunk(2, -1); return q.sin() + k", "z = self.l(x); return F.glu(z, -1), z.sum()")
-    for body in (*no_gates, "return F.glu(self.l(x[:16]), -1)"):
-        case = Case(f"{body}, y", "torch.randn(72, 144)", "torch.randn(1)", init="self.l = nn.Linear(144, 400)")
-        fp = functional("pieces", case)
-        assert with_gates_apart(fp) is fp
-
-
-def test_products_that_share_nothing_have_kernels_of_their_own(tmp_path: Path) -> None:
-    case = Case(
-        "return self.a(x) * self.b(y) + self.b(x)",
-        "torch.randn(72, 80)",
-        "torch.randn(72, 80)",
-        init="self.a = nn.Linear(80, 88); self.b = nn.Linear(80, 88)",
-    )
-    fp, plan = drafted("apart", case, CudaParameters(products=2), regions=3)
-    assert plan.schedules == ("product",) and ratio(plan, fp, tmp_path) < 4
-
-
-# Layouts of fp32 factors: terms side by side; lanes of the right factor, of the left one; edges, tails. Batches and
-# depths in parts are what they are of sixteen bits.
-TF32 = {
-    "rows and columns": (
-        Case(TAIL, "torch.randn(200, 144)", "torch.randn(200, 272)", init="self.l = nn.Linear(144, 272); self.s = 0.5"),
-        CudaParameters(products=2, tensor=2, shape=256160, clusters=2, turns=1),
-    ),
-    "right lies by lanes": (
-        Case(
-            "return (x @ y).relu() + self.b",
-            "torch.randn(150, 100)",
-            "torch.randn(100, 328)",
-            init="self.b = nn.Parameter(torch.randn(328))",
-        ),
-        CudaParameters(products=2, tensor=2, shape=128160, clusters=2, turns=1),
-    ),
-    "left lies by lanes": (
-        Case("return x.t() @ y.t() + 1", "torch.randn(72, 160)", "torch.randn(136, 72)"),
-        CudaParameters(products=2, tensor=2, shape=256128, turns=1),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", TF32)
-def test_hopper_products_of_tf32(name: str, tmp_path: Path) -> None:
-    case, parameters = TF32[name]
-    fp, plan = drafted(name, case, parameters, "tma_load")
-    assert 2**8 < ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
-
-
-def test_one_product_of_tf32_is_rounded_to_nearest(tmp_path: Path) -> None:
-    case = Case(
-        "return x @ y.t(), self.c(x[:, :72].reshape(2, 8, 17, 9))",
-        "torch.randn(34, 96)",
-        "torch.randn(40, 96)",
-        init="self.c = nn.Conv2d(8, 40, 3)",
-    )
-    parameters = CudaParameters(products=2, tensor=2)
-    fp, plan = drafted("tf32", case, parameters, "multiply_tf32", tier="composed")
-    # Rounding both factors to eleven bits: 2^-12 / sqrt(3) each at random, over fp32's error of a sum.
-    assert 2**8 < ratio(plan, fp, tmp_path) < limit(parameters)
-
-
-# Windows in one, two and three dimensions: strides, paddings and dilations that are not alike, tiles that span images,
-# lines of 128, 64 and 32 bytes, pairs of blocks, a split depth, a filter that is turned around, fp32 as TF32.
-WINDOWS = {
-    "a tail": (
-        halved(
-            Case(
-                "return F.gelu(self.c(x)) + y",
-                "torch.randn(3, 72, 9, 7)",
-                "torch.randn(3, 35, 4, 7)",
-                init="self.c = nn.Conv2d(72, 35, (3, 5), (2, 1), (1, 2), (2, 1))",
-            ),
-            "float16",
-        ),
-        CudaParameters(products=2, shape=128128, clusters=2, turns=2),
-    ),
-    "eight places at once": (
-        halved(
-            Case(
-                "return self.c(x).relu() * y",
-                "torch.randn(2, 16, 6, 12)",
-                "torch.randn(2, 72, 6, 12)",
-                init="self.c = nn.ConvTranspose2d(16, 72, 3, padding=1)",
-            ),
-            "bfloat16",
-        ),
-        CudaParameters(products=2),
-    ),
-    "three dimensions": (
-        halved(
-            Case(
-                "return self.c(x)",
-                "torch.randn(2, 32, 5, 6, 7)",
-                "torch.randn(1)",
-                init="self.c = nn.Conv3d(32, 40, 3, (1, 2, 1), (0, 1, 2))",
-            ),
-            "bfloat16",
-        ),
-        CudaParameters(products=2),
-    ),
-    "one dimension": (
-        halved(
-            Case(
-                "return self.c(x).sigmoid()",
-                "torch.randn(2, 20, 70)",
-                "torch.randn(1)",
-                init="self.c = nn.Conv1d(20, 40, 5, 3, 2, 2)",
-            ),
-            "float16",
-        ),
-        CudaParameters(products=2, shape=128256, clusters=2, turns=1),
-    ),
-    "tf32": (
-        Case(
-            "return self.c(x)",
-            "torch.randn(2, 24, 9, 11)",
-            "torch.randn(1)",
-            init="self.c = nn.Conv2d(24, 40, 3, padding=2)",
-        ),
-        CudaParameters(products=2, tensor=2),
-    ),
-    "phases": (
-        Case(
-            "return F.gelu(self.c(x) - y)",
-            "torch.randn(3, 20, 5, 9)",
-            "torch.randn(36, 1, 1)",
-            init="self.c = nn.ConvTranspose2d(20, 36, (5, 3), (3, 2), (1, 2), (1, 1), dilation=(2, 1))",
-        ),
-        CudaParameters(products=2, tensor=2),
-    ),
-    "phases of one dimension of three": (
-        halved(
-            Case(
-                "return self.c(x)",
-                "torch.randn(2, 16, 3, 5, 4)",
-                "torch.randn(1)",
-                init="self.c = nn.ConvTranspose3d(16, 33, (2, 4, 3), (1, 2, 1), (0, 1, 1))",
-            ),
-            "bfloat16",
-        ),
-        CudaParameters(products=2, shape=128128, clusters=2),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WINDOWS)
-def test_the_copy_engine_reads_windows(name: str, tmp_path: Path) -> None:
-    case, parameters = WINDOWS[name]
-    fp, plan = drafted(name, case, parameters, "tma_load_window", regions=1)
-    beside = name in ("a tail", "eight places at once")  # a tensor as the result's, of which rows are loaded early
-    assert ("const float* ahead" in plan.candidate.source) == beside
-    assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
-
-
-# The same over pieces of images, each loaded once for all places of the window: edges, dilation, phases of which a
-# piece has both, slices of three dimensions with a stride, results stored one by one and several together.
-PIECES = {
-    "a piece and its surroundings": (
-        Case(
-            "return self.c(x)",
-            "torch.randn(1, 12, 13, 35)",
-            "torch.randn(1)",
-            init="self.c = nn.Conv2d(12, 40, (5, 3), padding=(1, 2), dilation=(1, 2))",
-        ),
-        CudaParameters(products=2, tensor=2, turns=3),
-    ),
-    "both phases": (
-        Case(
-            "return F.gelu(self.c(x) - y)",
-            "torch.randn(2, 20, 5, 19)",
-            "torch.randn(70, 1, 1)",
-            init="self.c = nn.ConvTranspose2d(20, 70, (5, 3), (3, 2), (1, 1), (1, 0), dilation=(2, 1))",
-        ),
-        CudaParameters(products=2, tensor=2, turns=3),
-    ),
-    "slices": (
-        halved(
-            Case(
-                "return self.c(x).relu() * y",
-                "torch.randn(2, 8, 5, 9, 16)",
-                "torch.randn(2, 20, 2, 9, 16)",
-                init="self.c = nn.Conv3d(8, 20, 3, (2, 1, 1), (0, 1, 1))",
-            ),
-            "bfloat16",
-        ),
-        CudaParameters(products=2, turns=3),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", PIECES)
-def test_pieces_of_images_come_with_their_surroundings(name: str, tmp_path: Path) -> None:
-    case, parameters = PIECES[name]
-    fp, plan = drafted(name, case, parameters, "tma_chunks", regions=1)
-    assert ("wide_tail" in plan.candidate.source) == (name == "slices")
-    assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
 
 
 def test_a_round_drafts_no_text_twice() -> None:

@@ -1,0 +1,162 @@
+"""Two products of one factor in one kernel, and products of TF32, on emulated tensor cores."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from emulated_cuda import build_emulated
+from support import generated_kernels as numbers
+from support.generated_kernels import Case, functional, halved
+from support.tensor_core_drafts import TAIL, drafted, for_hopper, limit, ratio
+
+from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.graph.gates import with_gates_apart
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+
+
+# Two products of one factor in one kernel: gate and up, alone and behind a split depth, in batches, in TF32.
+PAIRS = {
+    "gated": (
+        halved(
+            Case(
+                "return F.silu(self.g(x)) * self.u(x) + y",
+                "torch.randn(200, 144)",
+                "torch.randn(200, 272)",
+                init="self.g = nn.Linear(144, 272); self.u = nn.Linear(144, 272, bias=False)",
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2, shape=128256, clusters=2, turns=1),
+    ),
+    "by lanes": (
+        halved(
+            Case("return (x @ y[0]).sigmoid() * (x @ y[1])", "torch.randn(72, 136)", "torch.randn(2, 136, 200)"),
+            "float16",
+        ),
+        CudaParameters(products=2, shape=128128, clusters=1, turns=2),
+    ),
+    "few rows": (
+        halved(
+            Case(
+                "return self.g(x).relu() * self.u(x)",
+                "torch.randn(16, 1096)",
+                "torch.randn(1)",
+                init="self.g = nn.Linear(1096, 72); self.u = nn.Linear(1096, 72)",
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2),
+    ),
+    "halves of one": (
+        halved(
+            Case(
+                "g, u = self.l(x).chunk(2, -1); return F.gelu(g) * u + y",
+                "torch.randn(72, 144)",
+                "torch.randn(72, 200)",
+                init="self.l = nn.Linear(144, 400)",
+            ),
+            "float16",
+        ),
+        CudaParameters(products=2, shape=128128, clusters=1, turns=2),
+    ),
+    "its own gate": (
+        halved(
+            Case("return F.glu(F.linear(x, y), -1)", "torch.randn(3, 40, 136)", "torch.randn(272, 136)"),
+            "bfloat16",
+        ),
+        CudaParameters(products=2),
+    ),
+    "tf32": (
+        Case(
+            "g, u = self.g(x), self.u(x); return torch.tanh(g) * u, g - u",
+            "torch.randn(2, 70, 100)",
+            "torch.randn(1)",
+            init="self.g = nn.Linear(100, 136); self.u = nn.Linear(100, 136)",
+        ),
+        CudaParameters(products=2, tensor=2, clusters=2, shape=128128),
+    ),
+}
+
+
+OTHERWISE = ("gated", "halves of one", "tf32")  # also without the copy engine: each type, and a factor in two halves
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_two_products_of_one_factor_are_one_kernel(name: str, tmp_path: Path) -> None:
+    case, parameters = PAIRS[name]
+    fp, plan = drafted(name, case, parameters, "second_map", regions=1)
+    assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
+    if name not in OTHERWISE:
+        return
+    other = re.sub(r"if \((built && .*)\) \{", "if (false) {", plan.candidate.source)
+    plan = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=other))
+    assert ratio(plan, fp, tmp_path / "other") < limit(parameters)  # as at sizes that the copy engine cannot read
+
+
+def test_a_product_in_pieces_that_are_no_gate_stays_one() -> None:
+    no_gates = ("q, k = self.l(x).chunk(2, -1); return q.sin() + k", "z = self.l(x); return F.glu(z, -1), z.sum()")
+    for body in (*no_gates, "return F.glu(self.l(x[:16]), -1)"):
+        case = Case(f"{body}, y", "torch.randn(72, 144)", "torch.randn(1)", init="self.l = nn.Linear(144, 400)")
+        fp = functional("pieces", case)
+        assert with_gates_apart(fp) is fp
+
+
+def test_products_that_share_nothing_have_kernels_of_their_own(tmp_path: Path) -> None:
+    case = Case(
+        "return self.a(x) * self.b(y) + self.b(x)",
+        "torch.randn(72, 80)",
+        "torch.randn(72, 80)",
+        init="self.a = nn.Linear(80, 88); self.b = nn.Linear(80, 88)",
+    )
+    fp, plan = drafted("apart", case, CudaParameters(products=2), regions=3)
+    assert plan.schedules == ("product",) and ratio(plan, fp, tmp_path) < 4
+
+
+# Layouts of fp32 factors: terms side by side; lanes of the right factor, of the left one; edges, tails. Batches and
+# depths in parts are what they are of sixteen bits.
+TF32 = {
+    "rows and columns": (
+        Case(TAIL, "torch.randn(200, 144)", "torch.randn(200, 272)", init="self.l = nn.Linear(144, 272); self.s = 0.5"),
+        CudaParameters(products=2, tensor=2, shape=256160, clusters=2, turns=1),
+    ),
+    "right lies by lanes": (
+        Case(
+            "return (x @ y).relu() + self.b",
+            "torch.randn(150, 100)",
+            "torch.randn(100, 328)",
+            init="self.b = nn.Parameter(torch.randn(328))",
+        ),
+        CudaParameters(products=2, tensor=2, shape=128160, clusters=2, turns=1),
+    ),
+    "left lies by lanes": (
+        Case("return x.t() @ y.t() + 1", "torch.randn(72, 160)", "torch.randn(136, 72)"),
+        CudaParameters(products=2, tensor=2, shape=256128, turns=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TF32)
+def test_hopper_products_of_tf32(name: str, tmp_path: Path) -> None:
+    case, parameters = TF32[name]
+    fp, plan = drafted(name, case, parameters, "tma_load")
+    assert 2**8 < ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
+
+
+def test_one_product_of_tf32_is_rounded_to_nearest(tmp_path: Path) -> None:
+    case = Case(
+        "return x @ y.t(), self.c(x[:, :72].reshape(2, 8, 17, 9))",
+        "torch.randn(34, 96)",
+        "torch.randn(40, 96)",
+        init="self.c = nn.Conv2d(8, 40, 3)",
+    )
+    parameters = CudaParameters(products=2, tensor=2)
+    fp, plan = drafted("tf32", case, parameters, "multiply_tf32", tier="composed")
+    # Rounding both factors to eleven bits: 2^-12 / sqrt(3) each at random, over fp32's error of a sum.
+    assert 2**8 < ratio(plan, fp, tmp_path) < limit(parameters)

@@ -1,0 +1,184 @@
+"""Convolutions and odd factors as the copy engine reads them: windows, pieces of images, and copies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from emulated_cuda import build_emulated
+from support import generated_kernels as numbers
+from support.generated_kernels import Case, halved
+from support.tensor_core_drafts import drafted, for_hopper, limit, ratio
+
+from rag_kernels.offline.cuda.function import CudaParameters
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+
+
+# Factors whose rows begin anywhere, and two of TF32 whose lanes lie side by side: the copy engine gets copies.
+COPIED = {
+    "odd": (
+        halved(
+            Case(
+                "return F.relu(self.l(x))", "torch.randn(131, 67)", "torch.randn(1)", init="self.l = nn.Linear(67, 133)"
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2),
+    ),
+    "odd batches": (
+        halved(Case("return x @ y", "torch.randn(2, 130, 35)", "torch.randn(2, 35, 129)"), "float16"),
+        CudaParameters(products=2),
+    ),
+    "both by lanes, in batches": (
+        Case("return x.transpose(1, 2) @ y", "torch.randn(3, 70, 130)", "torch.randn(3, 70, 137)"),
+        CudaParameters(products=2, tensor=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_what_the_copy_engine_cannot_read_is_copied_for_it(name: str, tmp_path: Path) -> None:
+    case, parameters = COPIED[name]
+    fp, plan = drafted(name, case, parameters, regions=1)
+    assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
+
+
+# Windows in one, two and three dimensions: strides, paddings and dilations that are not alike, tiles that span images,
+# lines of 128, 64 and 32 bytes, pairs of blocks, a split depth, a filter that is turned around, fp32 as TF32.
+WINDOWS = {
+    "a tail": (
+        halved(
+            Case(
+                "return F.gelu(self.c(x)) + y",
+                "torch.randn(3, 72, 9, 7)",
+                "torch.randn(3, 35, 4, 7)",
+                init="self.c = nn.Conv2d(72, 35, (3, 5), (2, 1), (1, 2), (2, 1))",
+            ),
+            "float16",
+        ),
+        CudaParameters(products=2, shape=128128, clusters=2, turns=2),
+    ),
+    "eight places at once": (
+        halved(
+            Case(
+                "return self.c(x).relu() * y",
+                "torch.randn(2, 16, 6, 12)",
+                "torch.randn(2, 72, 6, 12)",
+                init="self.c = nn.ConvTranspose2d(16, 72, 3, padding=1)",
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2),
+    ),
+    "three dimensions": (
+        halved(
+            Case(
+                "return self.c(x)",
+                "torch.randn(2, 32, 5, 6, 7)",
+                "torch.randn(1)",
+                init="self.c = nn.Conv3d(32, 40, 3, (1, 2, 1), (0, 1, 2))",
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2),
+    ),
+    "one dimension": (
+        halved(
+            Case(
+                "return self.c(x).sigmoid()",
+                "torch.randn(2, 20, 70)",
+                "torch.randn(1)",
+                init="self.c = nn.Conv1d(20, 40, 5, 3, 2, 2)",
+            ),
+            "float16",
+        ),
+        CudaParameters(products=2, shape=128256, clusters=2, turns=1),
+    ),
+    "tf32": (
+        Case(
+            "return self.c(x)",
+            "torch.randn(2, 24, 9, 11)",
+            "torch.randn(1)",
+            init="self.c = nn.Conv2d(24, 40, 3, padding=2)",
+        ),
+        CudaParameters(products=2, tensor=2),
+    ),
+    "phases": (
+        Case(
+            "return F.gelu(self.c(x) - y)",
+            "torch.randn(3, 20, 5, 9)",
+            "torch.randn(36, 1, 1)",
+            init="self.c = nn.ConvTranspose2d(20, 36, (5, 3), (3, 2), (1, 2), (1, 1), dilation=(2, 1))",
+        ),
+        CudaParameters(products=2, tensor=2),
+    ),
+    "phases of one dimension of three": (
+        halved(
+            Case(
+                "return self.c(x)",
+                "torch.randn(2, 16, 3, 5, 4)",
+                "torch.randn(1)",
+                init="self.c = nn.ConvTranspose3d(16, 33, (2, 4, 3), (1, 2, 1), (0, 1, 1))",
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2, shape=128128, clusters=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_the_copy_engine_reads_windows(name: str, tmp_path: Path) -> None:
+    case, parameters = WINDOWS[name]
+    fp, plan = drafted(name, case, parameters, "tma_load_window", regions=1)
+    beside = name in ("a tail", "eight places at once")  # a tensor as the result's, of which rows are loaded early
+    assert ("const float* ahead" in plan.candidate.source) == beside
+    assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
+
+
+# The same over pieces of images, each loaded once for all places of the window: edges, dilation, phases of which a
+# piece has both, slices of three dimensions with a stride, results stored one by one and several together.
+PIECES = {
+    "a piece and its surroundings": (
+        Case(
+            "return self.c(x)",
+            "torch.randn(1, 12, 13, 35)",
+            "torch.randn(1)",
+            init="self.c = nn.Conv2d(12, 40, (5, 3), padding=(1, 2), dilation=(1, 2))",
+        ),
+        CudaParameters(products=2, tensor=2, turns=3),
+    ),
+    "both phases": (
+        Case(
+            "return F.gelu(self.c(x) - y)",
+            "torch.randn(2, 20, 5, 19)",
+            "torch.randn(70, 1, 1)",
+            init="self.c = nn.ConvTranspose2d(20, 70, (5, 3), (3, 2), (1, 1), (1, 0), dilation=(2, 1))",
+        ),
+        CudaParameters(products=2, tensor=2, turns=3),
+    ),
+    "slices": (
+        halved(
+            Case(
+                "return self.c(x).relu() * y",
+                "torch.randn(2, 8, 5, 9, 16)",
+                "torch.randn(2, 20, 2, 9, 16)",
+                init="self.c = nn.Conv3d(8, 20, 3, (2, 1, 1), (0, 1, 1))",
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2, turns=3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_pieces_of_images_come_with_their_surroundings(name: str, tmp_path: Path) -> None:
+    case, parameters = PIECES[name]
+    fp, plan = drafted(name, case, parameters, "tma_chunks", regions=1)
+    assert ("wide_tail" in plan.candidate.source) == (name == "slices")
+    assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)

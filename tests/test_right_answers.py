@@ -1,0 +1,220 @@
+"""What is right where rounding decides: answers of the judge beside those of other orders, roundings and choices."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from support.generated_kernels import Case, functional
+from support.kept import kept_workers
+
+from rag_kernels.eval.children.bound_module import BoundModule
+from rag_kernels.eval.children.right_answers import RightAnswers
+from rag_kernels.eval.numerics.exactness_probe import one_hot, targets
+from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
+from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.process.workers import Workers
+from rag_kernels.eval.traits.input_kinds import SEVEN_BITS
+from rag_kernels.eval.traits.packed_bits import packed_at
+from rag_kernels.ingest.functional.functionalize import functionalize
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with kept_workers() as kept:
+        yield kept
+
+
+ENLARGED = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(96, 64)
+
+    def forward(self, x):
+        return torch.softmax(4 * self.linear(x), dim=-1)
+
+def get_inputs():
+    return [torch.rand(32, 96)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"), [("tf32", "tf32"), ("cut off", "tf32"), ("float16", "tf32"), ("bfloat16", "bf16")]
+)
+def test_a_probe_tells_tf32_from_bf16_where_what_follows_a_product_enlarges_both(
+    workers: Workers, change: str, shown: str
+) -> None:
+    def cut_off(value: torch.Tensor) -> torch.Tensor:
+        return (value.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+    fp = functionalize(problem_from_source("enlarged", ENLARGED), workers=workers)
+    chosen = targets(fp)
+    generator = torch.Generator().manual_seed(7)
+    content = [torch.randn(a.spec.shape, generator=generator) for a in fp.tensors]
+    content = [
+        one_hot(v, chosen[a.name], generator) if a.name in chosen else v
+        for a, v in zip(fp.tensors, content, strict=True)
+    ]
+    known = {"tf32": to_tf32, "cut off": cut_off}
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), content, seed=1)
+        answers = RightAnswers(module, [torch.empty(32, 64)], operands=0.0)
+        answers.compute(0, noisy=False, moved=False)
+        assert answers.precision(module.call(), 0).name == "strict"
+        with Perturbed(operands=known.get(change) or through(getattr(torch, change))):
+            outputs = module.call()
+        found = answers.precision(outputs, 0)
+    assert found.name == shown and found.error > SEVEN_BITS  # by which alone all four were bf16
+
+
+STEPPED = ENLARGED.replace("torch.softmax(4 * self.linear(x), dim=-1)", "torch.round(self.linear(x))")
+
+
+@pytest.mark.parametrize(("operands", "right"), [(2.0**-11, True), (0.0, False)])
+def test_a_step_is_decided_by_the_rounding_that_is_allowed(workers: Workers, operands: float, right: bool) -> None:
+    fp = functionalize(problem_from_source("stepped", STEPPED), workers=workers)
+    generator = torch.Generator().manual_seed(7)
+    content = [torch.randn(a.spec.shape, generator=generator) for a in fp.tensors]
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), content, seed=1)
+        answers = RightAnswers(module, [torch.empty(32, 64)], operands=operands)
+        with Perturbed(operands=to_tf32):
+            outputs = module.call()
+        assert not torch.equal(outputs[0], module.call()[0])
+        assert answers.check(outputs, None, None, noisy=False).results[0].ok == right
+        outputs[0][3, 5] += 9
+        assert not answers.check(outputs, None, None, noisy=False).results[0].ok
+
+
+RARE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(1024, 1024)
+
+    def forward(self, x):
+        gate = torch.relu(self.linear(x) - 2)
+        return gate, gate <= 0
+
+def get_inputs():
+    return [torch.randn(512, 1024)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_rows_only_element_is_not_held_to_what_pytorch_has_right_by_luck(workers: Workers) -> None:
+    """A third of the rows have an element behind the gate: another order of the sum was 300 times PyTorch's error."""
+    fp = functionalize(problem_from_source("rare", RARE), workers=workers)
+    torch.manual_seed(3)
+    x, weight, bias = content = [torch.randn(512, 1024), torch.randn(1024, 1024) / 55, torch.randn(1024) / 55]
+    parts = torch.randperm(1024).split(256)
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), content, seed=1)
+        answers = RightAnswers(module, module.call(), operands=0.0)
+        total = sum((x[:, p] @ weight[:, p].t() for p in parts), torch.zeros(512, 1024))
+        gate = torch.relu(total + bias - 2)
+        found = answers.check([gate, gate <= 0], None, None, noisy=False).results[0]
+        assert not found.ok and found.unsettled
+        assert answers.check([gate, gate <= 0], None, None, noisy=False, settle=True).results[0].ok
+        gate += 1e-4 * (gate > 0)
+        assert not answers.check([gate, gate <= 0], None, None, noisy=False, settle=True).results[0].ok
+
+
+PACKED = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        low, high = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
+        q = torch.round((x - low) / ((high - low) / 15.0).clamp(min=1e-6)).clamp(0, 15).to(torch.uint8)
+        return (q[:, 0::2] | (q[:, 1::2] << 4)).reshape(64, 16, 8), q[:, 0::2] + 16 * q[:, 1::2]
+
+def get_inputs():
+    return [torch.randn(64, 256)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_numbers_packed_into_a_byte_are_right_where_rounding_decides_each(workers: Workers) -> None:
+    """A step of the upper one is sixteen of the byte: a quantisation by a reciprocal was refused."""
+    fp = functionalize(problem_from_source("packed", PACKED), workers=workers)
+    assert [packed_at(fp, result) for result in fp.results] == [(4,), (4,)]
+    x = 0.07 * torch.randint(-150, 150, (64, 256), generator=torch.Generator().manual_seed(7))
+    x[:, :2] = 0.07 * torch.tensor([-150, 150])
+    low, high = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
+    q = torch.round((x - low) * (15 / (high - low))).clamp(0, 15).to(torch.uint8)
+    packed = q[:, 0::2] | (q[:, 1::2] << 4)
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), [x], seed=1)
+        answers = RightAnswers(module, module.call(), operands=0.0)
+        own = module.call()[1]
+        assert ((packed ^ own) & 15).any() and ((packed ^ own) >> 4).any()
+        assert all(r.ok for r in answers.check([packed.view(64, 16, 8), packed], None, None, noisy=False).results)
+        far = torch.where(((packed ^ own) & 15) > 0, packed ^ 7, packed)  # where rounding decides, and by more than one
+        for wrong in (packed ^ 16, torch.where(torch.arange(128) == 5, packed ^ 1, packed), far):
+            assert not any(r.ok for r in answers.check([wrong.view(64, 16, 8), wrong], None, None, noisy=False).results)
+
+
+GROUPED = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        scores = torch.sigmoid(x)
+        best = scores.sum(-1).topk(1, dim=-1).indices
+        kept = torch.zeros(2048, 8).scatter(1, best, 1.0)[..., None].expand(2048, 8, 4).reshape(2048, 32)
+        return scores.reshape(2048, 32).masked_fill(kept == 0, float("-inf")).topk(2, dim=-1).indices
+
+def get_inputs():
+    return [torch.randn(2048, 8, 4)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_choice_behind_a_choice_is_right_where_rounding_decides_the_first(workers: Workers) -> None:
+    """Of two groups as good as each other one was taken: what PyTorch takes of the other one was owed then."""
+    fp = functionalize(problem_from_source("grouped", GROUPED), workers=workers)
+    x = torch.randn(2048, 8, 4, generator=torch.Generator().manual_seed(7))
+    x[3, 1] = torch.tensor([3.0, 2.7, 2.9, 2.3])
+    x[3, 2] = x[3, 1].flip(0) * (1 + 5e-7)
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), [x], seed=1)
+        answers = RightAnswers(module, module.call(), operands=0.0)
+        least = int(x[4].sigmoid().sum(-1).argmin())
+        for group, line, ok in ((1, 3, True), (2, 3, True), (5, 3, False), (least, 4, False)):
+            got = module.call()[0].clone()
+            got[line] = 4 * group + x[line, group].topk(2).indices
+            assert answers.check([got], None, None, noisy=False, settle=True).results[0].ok == ok, (group, line)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.half], ids=["bfloat16", "half"])
+def test_rows_of_sixteen_bits_are_what_they_are(dtype: torch.dtype) -> None:
+    """Where rows are constant a mean may be a rounding of fp32 off, as a kernel computes it, and not one of theirs."""
+    drawn = (f"torch.{make}.to({dtype})" for make in ("randn(64, 200)", "ones(200)"))
+    fp = functional("norm", Case("return F.layer_norm(x, (200,), y)", *drawn))
+    x, weight = torch.full((64, 200), 0.7, dtype=dtype), torch.ones(200, dtype=dtype)
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), [x, weight], seed=1)
+        answers = RightAnswers(module, module.call(), operands=0.0)
+        answers.compute(0, noisy=True, moved=True)
+        for off, right in ((0.0, True), (2.0**-24, True), (2.0**-13, False)):
+            mean = x.double().mean(1, keepdim=True) * (1 + off)
+            got = ((x.double() - mean) / math.sqrt(1e-5)).to(x.dtype)
+            assert answers.check([got], 0, None, noisy=True).results[0].ok is right, off
