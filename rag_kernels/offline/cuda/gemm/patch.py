@@ -19,7 +19,8 @@ from rag_kernels.offline.codegen.loop_nest import text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda.gemm import patch_text
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
-from rag_kernels.offline.cuda.gemm.wgmma import STRIP, Matrix
+from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix
+from rag_kernels.offline.cuda.gemm.wgmma import STRIP
 from rag_kernels.offline.cuda.gemm.wgmma_shape import Shape
 from rag_kernels.offline.cuda.gemm.window import FEWEST, Axis, WindowKernel, window_kernel
 from rag_kernels.offline.cuda.kernel_text import Parameter

@@ -14,100 +14,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rag_kernels.offline.codegen.c_types import stored_type
-from rag_kernels.offline.codegen.contraction import Contraction, Side
-from rag_kernels.offline.codegen.loop_nest import Access, Loop, Names, Poly, text_of, times
+from rag_kernels.offline.codegen.contraction import Contraction
+from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm import wgmma_text as text
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
+from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix, matrix_of, start_of_matrix
 from rag_kernels.offline.cuda.gemm.wgmma_shape import PLAIN, Shape, best_shape, shape_of
 from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
 from rag_kernels.offline.cuda.needs import SHORT_NAMES, Needs
 from rag_kernels.offline.fusion.stored_first import is_costly
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
-from rag_kernels.offline.ir.patterns import strip
 
 SHARED = 227 * 1024  # bytes of a block at most
 STRIP = 32  # columns that a warp stores at once
 STAGED = 8 * 16 * (STRIP + 8) * 4  # bytes through which eight warps store
 COPIED = 128  # lanes of each factor from which on copies that the copy engine can read are worth their while
 LINE = 128  # bytes of a swizzled line: one step of the depth, or 64 lanes of sixteen bits
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """A factor as the copy engine reads it: its element type, where it begins, and its dimensions, innermost first.
-
-    A dimension has the C text of its size, its step in elements, and what it is indexed by: `lane`, `term`, or the
-    variable of a batch.
-    """
-
-    load: ir.Load
-    start: Poly
-    sizes: tuple[str, ...]
-    steps: tuple[Poly, ...]
-    by: tuple[str, ...]
-
-    @property
-    def lanes_inside(self) -> bool:
-        """Return whether lanes, not terms, lie side by side."""
-        return self.by[0] == "lane"
-
-    def turned(self) -> Matrix:
-        """Return the factor with its first two dimensions exchanged; only a copy of it can be read so."""
-        sizes, steps, by = ((b, a, *rest) for a, b, *rest in (self.sizes, self.steps, self.by))
-        return Matrix(self.load, self.start, tuple(sizes), tuple(steps), tuple(by))
-
-
-def plain_load(side: Side) -> ir.Load | None:
-    """Return the tensor that a factor is, or None where it is computed or may lie outside."""
-    value = strip(side.value)
-    return value if isinstance(value, ir.Load) and not side.guards else None
-
-
-def common_step(access: Access, loops: list[Loop], sizes: Names) -> Poly | None:
-    """Return the step of the last of these loops if one index can run through all of them, or None."""
-    last: Poly | None = None
-    names: tuple[str, ...] = ()
-    for loop in reversed(loops):
-        step = access.steps.get(loop.leaves[-1], {})
-        if last is not None and step != times(last, names):
-            return None
-        last = step if last is None else last
-        names = (*names, *(sizes[leaf] for leaf in loop.leaves))
-    return last
-
-
-def matrix_of(contraction: Contraction, side: Side) -> Matrix | None:
-    """Return a factor as the copy engine reads it, or None if it cannot."""
-    load = plain_load(side)
-    return matrix_read(contraction, side, load) if load else None
-
-
-def matrix_read(contraction: Contraction, side: Side, load: ir.Load) -> Matrix | None:
-    """Return a tensor that a factor reads as a matrix of lanes and terms, or None if it is none."""
-    if contraction.phases:
-        return None
-    access = contraction.nest.accesses[load]
-    lane, term = (common_step(access, loops, contraction.nest.names) for loops in (side.lanes, contraction.depth))
-    batches = [b for b in contraction.batches if access.steps.get(b.leaves[-1])]
-    inner = [step for step in (lane, term) if step == {(): 1}]
-    if access.values or not lane or not term or len(inner) != 1 or len(batches) > 3:
-        return None
-    found = [("lane", side.lanes, lane), ("term", contraction.depth, term)]
-    found.sort(key=lambda item: item[2] != {(): 1})
-    sizes = [contraction.extents(loops) for _, loops, _ in found] + [contraction.extent(b) for b in batches]
-    steps = [step for _, _, step in found] + [access.steps[b.leaves[-1]] for b in batches]
-    by = [name for name, _, _ in found] + [b.var for b in batches]
-    return Matrix(load, access.constant, tuple(sizes), tuple(steps), tuple(by))
-
-
-def start_of_matrix(matrix: Matrix, pointers: dict[str, str]) -> str:
-    """Return the address at which a factor begins, as C."""
-    place = pointers[matrix.load.buffer]
-    return f"{place} + {text_of(matrix.start)}" if matrix.start else place
 
 
 def shape_for(contraction: Contraction, right: Matrix, itemsize: int, *, turned: bool, registers: bool) -> Shape:

@@ -18,7 +18,8 @@ from rag_kernels.offline.codegen.contraction import Contraction, Phase, Side
 from rag_kernels.offline.codegen.loop_nest import Loop, Poly, loop_over, merge, text_of
 from rag_kernels.offline.cuda.gemm import wgmma_text as text
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
-from rag_kernels.offline.cuda.gemm.wgmma import LINE, Matrix, WgmmaKernel, common_step, plain_load
+from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix, common_step, plain_load
+from rag_kernels.offline.cuda.gemm.wgmma import LINE, WgmmaKernel
 from rag_kernels.offline.cuda.gemm.wgmma_shape import Shape, best_shape, shape_of
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
