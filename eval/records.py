@@ -34,6 +34,7 @@ LEAKS = "leaks memory"  # a label: each call keeps some, which bars a claim
 ENDS_BADLY = "fragile: end of its process"  # a label: a fault as a program ends that has called it
 PROCESS_WIDE = "fragile: variables of the whole process"  # a label: other kernels may have some of the same names
 SHARED = "fragile: results share memory"  # a label: with arguments or each other, where the module's do not
+GENERATOR = "draws random numbers"  # a label: who comes next has others of PyTorch's generator
 SETTINGS = "changes settings of OpenMP"  # a label: what it sets for itself holds for who comes next
 SLOWER = "suspicious: slower on unrelated contents"  # a label
 SLOWER_ELSEWHERE = "suspicious: slower on other contents"  # a label: such as the problem does not draw
@@ -53,6 +54,7 @@ LASTING_LABELS = (
     ONE_CALLER,
     LEAKS,
     SETTINGS,
+    GENERATOR,
     "finite-only",
     "nondeterministic",
 )
@@ -67,6 +69,7 @@ FORGIVEN = tuple(
         "fading",
         "masked rows",
         "huge",
+        "angles far from zero",
         "brink",
         "results close to an overflow",
         "wide integers",

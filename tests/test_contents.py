@@ -23,13 +23,21 @@ from rag_kernels.eval.numerics.arranged_inputs import (
     uneven,
 )
 from rag_kernels.eval.numerics.compare import compare
-from rag_kernels.eval.numerics.input_draws import at_ends, far_parameter, on_side_of, redraw
+from rag_kernels.eval.numerics.input_draws import (
+    at_ends,
+    far_parameter,
+    on_side_of,
+    parameter_of,
+    redraw,
+)
 from rag_kernels.eval.numerics.inputs_together import beside_others, put_far_apart, put_same_sums
 from rag_kernels.eval.numerics.integer_draws import next_to_multiples, out_of_range, widest
 from rag_kernels.eval.numerics.searched_inputs import search
 from rag_kernels.eval.records import IndexBound, TensorSpec
 from rag_kernels.eval.sessions.remembered_contents import RememberedContents
 from rag_kernels.eval.traits.input_kinds import (
+    CLIMB,
+    FAR_ANGLES,
     LARGE_PARAMETERS,
     LOWERED,
     MASKED_SPIKES,
@@ -37,6 +45,7 @@ from rag_kernels.eval.traits.input_kinds import (
     NON_FINITE,
     ONE_END,
     PEAKS,
+    POWERS,
     RAISED,
     ROOTS,
     SIDES,
@@ -255,6 +264,30 @@ def test_what_lies_between_ends_is_put_on_them(low: int, high: int) -> None:
         assert bool((value >= low).all()) and bool((value <= high).all())
         assert tuple(float((value == end).float().mean()) > 0.2 for end in (low, high)) == wanted
     assert torch.equal(at_ends(normal := torch.randn(4096, generator=generator), "", generator), normal)
+
+
+def test_rows_climb_once_by_what_an_exponential_takes_and_a_sum_of_some_does_not() -> None:
+    rows = redraw(CLIMB, torch.randn(64, 512), torch.Generator().manual_seed(3))
+    rise = rows.max(1).values - rows.min(1).values
+    assert bool((rise > 79).all()) and bool((rise < 89).all())
+    assert bool(torch.isfinite((rows - rows.min(1, keepdim=True).values).exp()).all())
+    sums = (rows - rows.min(1, keepdim=True).values).exp().sum(1)
+    assert 0.2 < float(torch.isinf(sums).float().mean()) < 0.9
+    assert {bool(row[0] < row[-1]) for row in rows} == {True, False}, "up, and down"
+
+
+def test_what_is_exact_in_parts_and_far_from_zero_has_few_digits() -> None:
+    generator = torch.Generator().manual_seed(3)
+    own = torch.randn(64, 128, generator=generator)
+    for kind, digits, most in ((POWERS, 1, 4), (FAR_ANGLES, 3, 2.0**62)):
+        value, one = redraw(kind, own, generator), parameter_of(kind, own, generator)
+        for made in (value, one):
+            mantissa = torch.frexp(made)[0] * 2**digits
+            assert torch.equal(mantissa, mantissa.round()) and float(made.abs().max()) <= most
+        assert float((value * one).abs().max()) > 1
+    rows = redraw(POWERS, own, generator)
+    assert bool((rows[::2] == rows[::2, :1]).all()) and not bool((rows[1::2] == rows[1::2, :1]).all())
+    assert len(parameter_of(POWERS, own, generator).unique()) == 1
 
 
 def test_a_few_indices_are_beyond_what_they_index() -> None:

@@ -78,6 +78,8 @@ def test_calls_keep_what_every_part_of_them_keeps() -> None:
     assert not kept_bytes(after(100, 102, 104, 104)) and not kept_bytes(after(100, 100, 102))
     assert kept_bytes(after(100, 101, 102, 103, 104, 105)) == 5 << 20
     assert not kept_bytes([*after(100, 102), (20, None)])
+    few = [(10 * n, Resident((200 + n) << 19, 0, 0)) for n in range(3)]
+    assert not kept_bytes(few) and kept_bytes(few, 1 << 17) == 1 << 20
 
 
 def test_a_late_write_is_told_as_one_whatever_check_meets_it(judge: LocalJudge, softmax: FunctionalProblem) -> None:

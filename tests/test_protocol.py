@@ -22,6 +22,7 @@ from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import plain
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout
 from rag_kernels.eval.children import reference
+from rag_kernels.eval.children.bound_buffers import laid_otherwise
 from rag_kernels.eval.children.gpu_shared_memory import NotShared
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
@@ -44,6 +45,7 @@ from rag_kernels.eval.messages.to_candidate import (
     Call,
     CallByThreads,
     Called,
+    CallFirst,
     CallHalves,
     CallOn,
     CallOnFirst,
@@ -74,6 +76,7 @@ from rag_kernels.eval.messages.to_candidate import (
     RecordCalls,
     Recorded,
     StateLeft,
+    Strided,
     TellState,
     UseThreads,
 )
@@ -173,7 +176,7 @@ TO_CANDIDATE: tuple[CandidateRequest, ...] = (
     Call(0),
     Ready((0,)),
     Burst((0, 0)),
-    Bind(TOLD, LAYOUT, LAYOUT, writable=False, strided=True, like=0, shared_bytes=4096),
+    Bind(TOLD, LAYOUT, LAYOUT, writable=False, strided="exchanged", like=0, shared_bytes=4096),
     HoldDraw(0),
     JoinExchange(0, 4096),
     ComposeContents((0,), (plain(0, 2),), (255,), cold=True),
@@ -187,6 +190,7 @@ TO_CANDIDATE: tuple[CandidateRequest, ...] = (
     CallWithin(0, "flushing"),
     CallOn(0, 2, 1.0),
     CallTogether(0, 0, 2),
+    CallFirst(0, 0),
     CallByThreads(0, 500, 0.3),
     CallOnFirst(0, (0, 2), (0,), (64, 7, 31), 0.3),
     Mute("the first"),
@@ -233,7 +237,7 @@ REPLIES: tuple[CandidateReply | ReferenceReply | Opened, ...] = (
     Recorded("", "too much"),
     Profile({"aten::mul": 3.5}, ("a.so",), ()),
     MemoryTaken(4096),
-    StateLeft(True, False),
+    StateLeft(True, False, True),
     Shared(("output 0 and itself",)),
     Called(2, False),
 )
@@ -396,6 +400,26 @@ def test_a_process_ends_with_what_a_library_left_and_nothing_that_was_there_befo
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.stdout, ended.returncode) == ("rl", 7), ended.stderr
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_numbers_that_calls_take_of_the_generator_are_seen(
+    judge: LocalJudge, problem: FunctionalProblem, draws: bool
+) -> None:
+    before = "torch.rand(1)" if draws else "pass"
+    with judge.sessions.new(problem) as session, LoadedCandidate(session, module(before), None) as subject:
+        subject.prepare(place := subject.bind(session), session.random_recipe())
+        subject.call(place)
+        subject.bind(session)  # which draws parameters itself
+        assert subject.state().generator is not draws
+
+
+@pytest.mark.parametrize("how", [how for how in get_args(Strided) if how])
+def test_elements_lie_otherwise_in_memory(how: Strided) -> None:
+    tensor = torch.randn(3, 4, 6)
+    other = laid_otherwise(tensor, how)
+    assert torch.equal(other, tensor) and not other.is_contiguous()
+    assert (other.stride(-1) == 1) is (how == "with gaps")
 
 
 def test_a_candidates_worker_stands_from_its_answer_until_it_is_asked_again(

@@ -2,6 +2,7 @@
 
 import os
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -70,6 +71,13 @@ def test_tensors_lie_where_a_heap_may_be_and_one_may_be_given_for_several() -> N
         else:
             pytest.fail(f"none of 16 places between {least:#x} and {most:#x} is free")
     assert usual_address(1 << 33, random.Random(0), low=True) == 0, "there is no room"
+
+
+def test_tensors_lie_apart_every_other_one_where_the_system_puts_it() -> None:
+    arena = Arena(SPECS, address=usual_address(1 << 20, random.Random(3), low=False), apart=True)
+    views = attach(os.dup(arena.fd), arena.describe(), writable=False, guarded=True)
+    assert all(abs(b.data_ptr() - a.data_ptr()) > 1 << 33 for a, b in pairwise(views))
+    arena.close()
 
 
 def test_a_closed_arena_keeps_neither_a_descriptor_nor_its_memory() -> None:

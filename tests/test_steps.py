@@ -18,7 +18,10 @@ from rag_kernels.eval.numerics.steps import Choice, as_good, as_near, dense, exc
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.traits.index_ties import is_rounded
-from rag_kernels.eval.traits.input_kinds import SMALL_WHOLE
+from rag_kernels.eval.traits.input_kinds import (
+    POWERS,
+    SMALL_WHOLE,
+)
 from rag_kernels.eval.traits.steps import has_steps, suits
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.eval.zoo.exploits.red_teams.third_round import SPECIMENS
@@ -421,7 +424,7 @@ def get_init_inputs():
     assert has_steps(fp) is steps
 
 
-def test_whole_numbers_meet_steps_of_sums_exactly_and_not_of_means() -> None:
+def test_whole_numbers_meet_steps_of_sums_exactly_and_powers_of_two_those_of_parts() -> None:
     text = """
 import torch
 
@@ -441,6 +444,7 @@ def get_init_inputs():
     with kept_workers() as workers:
         forms = [
             functionalize(problem_from_source("step", text.replace("STEP", step)), workers=workers)
-            for step in ("relu()", "mean(-1)")
+            for step in ("relu()", "mean(-1)", "div(w[0])", "div(3.0)", "mean(-1).square()", "softmax(-1)")
         ]
-    assert [suits(fp, SMALL_WHOLE) for fp in forms] == [True, False]
+    assert [suits(fp, SMALL_WHOLE) for fp in forms] == [True, False, False, False, False, False]
+    assert [suits(fp, POWERS) for fp in forms] == [False, True, True, False, False, False]

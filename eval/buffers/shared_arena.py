@@ -59,7 +59,8 @@ ITEM_BYTES = {
 class ArenaLayout:
     """What a worker needs beside the descriptor to make its views; `tight`, `begins` and `same` as for `layout`.
 
-    `address` is where the first tensor is to be mapped, if there is room; 0 where that is left to the system.
+    `address` is where the first tensor is to be mapped, if there is room; 0 where that is left to the system, as it is
+    for every other one where they are to lie `apart`: small ones in a heap, large ones in mappings far from it.
     """
 
     specs: tuple[TensorSpec, ...]
@@ -67,6 +68,7 @@ class ArenaLayout:
     begins: tuple[int, ...] = ()
     same: tuple[int, ...] = ()
     address: int = 0
+    apart: bool = False
 
 
 def tensor_bytes(spec: TensorSpec) -> int:
@@ -137,8 +139,10 @@ class Arena:
         begins: Sequence[int] = (),
         same: Sequence[int] = (),
         address: int = 0,
+        apart: bool = False,
     ) -> None:
-        self.specs, self.form = tuple(specs), ArenaLayout(tuple(specs), tight, tuple(begins), tuple(same), address)
+        self.specs = tuple(specs)
+        self.form = ArenaLayout(self.specs, tight, tuple(begins), tuple(same), address, apart)
         self.offsets, self.size = layout(specs, tight=tight, begins=begins, same=same)
         self.fd = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, self.size)
@@ -202,7 +206,8 @@ def attach(
                 flat = torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset)
             else:
                 length = _paged(spec, offset % ALIGN)
-                pages = _guarded(fd, offset // ALIGN * ALIGN, length, protection, address)
+                wanted = 0 if form.apart and number % 2 else address
+                pages = _guarded(fd, offset // ALIGN * ALIGN, length, protection, wanted)
                 address += address and length + 2 * ALIGN
                 flat = torch.frombuffer(pages, dtype=dtype, count=count, offset=offset % ALIGN)
             views.append(flat.reshape(spec.shape))

@@ -14,10 +14,20 @@ from rag_kernels.eval.buffers.call_content import Splice
 from rag_kernels.eval.buffers.shared_arena import attach
 from rag_kernels.eval.children.gpu_buffers import Banded, Job, come_late
 from rag_kernels.eval.children.gpu_exchange import Exchange
-from rag_kernels.eval.messages.to_candidate import Bind, CallOnFirst, CallOnForms
+from rag_kernels.eval.messages.to_candidate import Bind, CallOnFirst, CallOnForms, Strided
 from rag_kernels.eval.records import TensorSpec
 
+GAP = 8  # elements between rows
 SAMPLED = 256  # elements of an output
+
+
+def laid_otherwise(tensor: torch.Tensor, how: Strided) -> torch.Tensor:
+    """Return a copy of a tensor whose elements lie otherwise in memory."""
+    if how == "exchanged":
+        return tensor.mT.contiguous().mT
+    wide = tensor.new_zeros((*tensor.shape[:-1], tensor.shape[-1] + GAP))
+    wide[..., : tensor.shape[-1]] = tensor
+    return wide[..., : tensor.shape[-1]]
 
 
 class Bound:
@@ -40,7 +50,7 @@ class Bound:
         self.contents = content if on_cpu else [b.tensor for b in self.banded]
         self.tensors = self.contents
         if request.strided:
-            self.tensors = [t.mT.contiguous().mT if t.dim() > 1 else t for t in self.contents]
+            self.tensors = [laid_otherwise(t, request.strided) if t.dim() > 1 else t for t in self.contents]
         self.draws: list[list[torch.Tensor]] = like.draws if like else []
         self.results: list[torch.Tensor] = []
         if writes and on_cpu:

@@ -63,6 +63,7 @@ from rag_kernels.eval.messages.to_candidate import (
     Call,
     CallByThreads,
     Called,
+    CallFirst,
     CallHalves,
     CallOn,
     CallOnFirst,
@@ -175,6 +176,7 @@ class Loaded:
         self.bound: list[Bound] = []
         self.runs: list[Any] = []
         self.bindings: list[Binding] = []
+        self.generator, self.draws = torch.get_rng_state(), False
 
     def answer(self, request: CandidateRequest, fds: Sequence[int]) -> CandidateReply:
         """Do what is asked; those that are timed come first."""
@@ -206,6 +208,8 @@ class Loaded:
                 reply = self.call_on(at, times, limit_s)
             case CallTogether(first, second, times):
                 reply = self.call_together(first, second, times)
+            case CallFirst(first, second):
+                self.call_first(first, second)
             case CallByThreads(at, times, limit_s):
                 reply = self.call_by_threads(at, times, limit_s)
             case CallOnFirst():
@@ -229,7 +233,8 @@ class Loaded:
             case TellMemory():
                 reply = MemoryTaken(self.memory.peak_bytes())
             case TellState():
-                reply = StateLeft(team_is_ieee(), team_settings() == self.settings)
+                self.look_at_generator()
+                reply = StateLeft(team_is_ieee(), team_settings() == self.settings, not self.draws)
             case TellShared(at):
                 reply = Shared(in_common(self.bound[at].results, self.bound[at].tensors))
             case _ as never:
@@ -238,11 +243,17 @@ class Loaded:
 
     def bind(self, request: Bind, fds: Sequence[int]) -> None:
         """Bind the code to one more set of buffers."""
+        self.look_at_generator()
         like = None if request.like is None else self.bound[request.like]
         bound = Bound(request, fds, self.device, writes=isinstance(self.code, KernelCode), like=like)
         self.runs.append(self.code.bind(bound, request.binding))
         self.bindings.append(request.binding)
         self.bound.append(bound)
+        self.generator = torch.get_rng_state()
+
+    def look_at_generator(self) -> None:
+        """Note whether calls since the code was bound, which may draw parameters, have drawn random numbers."""
+        self.draws |= bool(self.bound) and not torch.equal(self.generator, torch.get_rng_state())
 
     def hold(self, at: int) -> None:
         """Keep the whole draw that lies in the shared memory now (GPU only)."""
@@ -396,6 +407,19 @@ class Loaded:
             there = other.submit(some, second)
             made, differs = some(first)
         return Called(made, differs or there.result()[1])
+
+    def call_first(self, first: int, second: int) -> None:
+        """Call it once at each of two places, from two threads that begin at once, where memory is filled."""
+        begin, count = Barrier(2), torch.get_num_threads()
+
+        def once(at: int) -> None:
+            begin.wait()
+            self.runs[at]()
+
+        with filled_memory(), ThreadPoolExecutor(1, initializer=partial(use_team, count)) as other:
+            there = other.submit(once, second)
+            once(first)
+            there.result()
 
     def _results(self, at: int) -> Sequence[torch.Tensor]:
         return self.bound[at].results

@@ -38,6 +38,7 @@ from rag_kernels.eval.numerics.input_draws import (
     ends_of,
     far_parameter,
     on_side_of,
+    parameter_of,
     redraw,
     spoiled,
 )
@@ -86,7 +87,6 @@ from rag_kernels.eval.traits.input_kinds import (
     REPEATED,
     SAME_SUMS,
     SEARCHED,
-    SMALL_WHOLE,
     TWICE,
     UNEVEN,
     UNTRUE,
@@ -204,7 +204,7 @@ class DrawMaker:
         varies = is_parameter or is_constant(value)  # running statistics, not masks
         far = kind in FAR_PARAMETERS and is_parameter
         value = far_parameter(kind, value, generator) if far else vary(value, generator) if varies else value
-        value = redraw(kind, value, generator) if kind == SMALL_WHOLE and is_parameter else value
+        value = parameter_of(kind, value, generator) if is_parameter else value
         return spoiled(value, generator) if kind == NON_FINITE and is_parameter else value
 
     def _put_together(self, making: Making, target: list[torch.Tensor]) -> None:
@@ -301,7 +301,7 @@ class DrawMaker:
         return not computed or len(self.fp.as_drawn) == 1
 
     def _beside(self, kind: str, values: Sequence[torch.Tensor], generator: torch.Generator) -> None:
-        """Put elements of an input at those of other tensors, or at multiples of them, and beside."""
+        """Put elements of inputs at those of other tensors, or of one at multiples of them, and beside."""
         inputs = [i for i, a in enumerate(self.fp.tensors) if a.role == "input"]
         whole = [i for i, a in enumerate(self.fp.tensors) if a.spec.dtype in INTEGERS]
         for i in inputs:
@@ -312,9 +312,7 @@ class DrawMaker:
                 divisors = [values[j] for j in whole if j != i]
                 numbers = [int(c) for c in constants_of(self.fp) if math.isfinite(c) and c == int(c)]
                 values[i].copy_(next_to_multiples(values[i], divisors, numbers, generator))
-            else:
-                continue
-            return
+                return
 
     def _search(self, kind: str, values: Sequence[torch.Tensor], generator: torch.Generator) -> None:
         """Search for inputs of a kind of results, of those that have the results' form; the module's own must be finite

@@ -64,6 +64,11 @@ class Binding:
     beside: int | None = None  # the place whose parameters it may use too, being called in one burst with it
 
 
+# How tensors of two dimensions or more lie in memory, if not in order: with the last two exchanged, or with something
+# between their rows.
+Strided = Literal["", "exchanged", "with gaps"]
+
+
 @dataclass(frozen=True, slots=True)
 class Bind:
     """Bind the code to one more set of buffers: `Done`. Sets are numbered as they are bound.
@@ -76,7 +81,7 @@ class Bind:
     content: ArenaLayout
     outputs: ArenaLayout
     writable: bool
-    strided: bool
+    strided: Strided
     like: int | None
     shared_bytes: int | None = None
 
@@ -206,6 +211,14 @@ class CallTogether:
 
 
 @dataclass(frozen=True, slots=True)
+class CallFirst:
+    """CPU kernels: call it once at each of two places from two threads at once, where memory is filled: `Done`."""
+
+    first: int
+    second: int
+
+
+@dataclass(frozen=True, slots=True)
 class CallByThreads:
     """CPU kernels: call it once in each of so many threads, one after another, until time is over: `Called`."""
 
@@ -251,10 +264,13 @@ class TellState:
 
 @dataclass(frozen=True, slots=True)
 class StateLeft:
-    """Whether every thread of OpenMP computes by IEEE 754, and whether its settings are as they were made."""
+    """Whether every thread of OpenMP computes by IEEE 754, whether its settings are as they were made, and whether
+    PyTorch's generator is as it was before any call.
+    """
 
     arithmetic: bool
     settings: bool
+    generator: bool
 
 
 # What a composed source's kernels do: their last tensor becomes the first, or the last, of others that are as large.
@@ -343,6 +359,7 @@ CandidateRequest = (
     | UseThreads
     | CallOn
     | CallTogether
+    | CallFirst
     | CallByThreads
     | CallOnFirst
     | CallOnForms

@@ -16,6 +16,7 @@ from rag_kernels.eval.numerics.arranged_inputs import lines_of
 from rag_kernels.eval.traits.input_kinds import (
     BRINK,
     BURST,
+    CLIMB,
     CLUSTERS,
     CREST,
     DEEP,
@@ -24,6 +25,7 @@ from rag_kernels.eval.traits.input_kinds import (
     EDGES,
     ENDS,
     FADING,
+    FAR_ANGLES,
     FAR_APART,
     FAR_PARAMETERS,
     HUGE,
@@ -42,6 +44,7 @@ from rag_kernels.eval.traits.input_kinds import (
     ONE_END,
     OVERFLOW,
     PIVOTS,
+    POWERS,
     PROBES,
     RAISED,
     SAME_SUMS,
@@ -166,6 +169,13 @@ def redraw(
     least = max(torch.finfo(own.dtype).min, torch.finfo(drawn.dtype).min)
     value = (drawn.clamp(min=least) if kind in (MASKED, MASKED_SPIKES) else drawn).to(own.dtype)
     return _other_nans(value, generator) if kind == NON_FINITE else value
+
+
+def parameter_of(kind: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return a parameter such that what is exact of inputs of this kind is exact of both; as it is for other kinds."""
+    if kind == POWERS:
+        return powers_of_two(value, generator, throughout=True)
+    return redraw(SMALL_WHOLE, value, generator) if kind in (SMALL_WHOLE, FAR_ANGLES) else value
 
 
 def far_parameter(kind: str, own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -300,6 +310,43 @@ def _crest(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     above[::2] = math.log(rows.shape[1]) + 5 + 5 * drawn[::2]
     at = torch.randint(0, rows.shape[1], (rows.shape[0], 1), generator=generator, device=x.device)
     return (rows - above).scatter(1, at, 0.0).reshape(x.shape)
+
+
+def _climb(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Let every row rise once by 80 to 88.5, at a place of its own, up or, in every other row, down.
+
+    Many are almost as large then: an exponential beside the first ones is finite, and a sum of some is not.
+    """
+    rows = lines_of(x)
+    drawn = torch.rand(2, rows.shape[0], 1, generator=generator, device=x.device)
+    places = torch.arange(rows.shape[1], device=x.device).expand(rows.shape).clone()
+    places[1::2] = places[1::2].flip(-1)
+    climbed = places >= (drawn[0] * rows.shape[1]).clamp(max=rows.shape[1] - 1)
+    return (1e-2 * rows + climbed * (80 + 8.5 * drawn[1])).reshape(x.shape)
+
+
+def powers_of_two(own: torch.Tensor, generator: torch.Generator, *, throughout: bool = False) -> torch.Tensor:
+    """Return a half to four, of the own signs, in every other line one throughout; or one in all places."""
+    if not own.is_floating_point() or own.numel() == 0:
+        return own
+    power = torch.randint(-1 if throughout else 0, 3, own.shape, generator=generator, device=own.device)
+    value = torch.where(own < 0, -1.0, 1.0) * 2.0**power
+    if throughout:
+        return value.reshape(-1)[0].expand(own.shape).to(own.dtype)
+    if value.dim():
+        lines = lines_of(value)
+        lines[::2] = lines[::2, :1].clone()
+    return value.to(own.dtype)
+
+
+def far_angles(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return one to four times a power of two each, of the own signs."""
+    if not own.is_floating_point() or own.numel() == 0:
+        return own
+    most = 12 if own.dtype == torch.float16 else 61
+    power = torch.randint(0, most, own.shape, generator=generator, device=own.device)
+    few = torch.randint(1, 5, own.shape, generator=generator, device=own.device)
+    return (torch.where(own < 0, -1.0, 1.0) * few * 2.0**power).to(own.dtype)
 
 
 def _clusters(x: torch.Tensor, generator: torch.Generator, *, several: bool) -> torch.Tensor:
@@ -496,6 +543,7 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     MASKED: _masked,
     MASKED_SPIKES: _masked_spikes,
     CREST: _crest,
+    CLIMB: _climb,
     PIVOTS: _pivots,
     SIDES: _sides,
     MIXED: _mixed,
@@ -506,6 +554,8 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     HUGE: _huge,
     FADING: lambda x, g: x * 1e-20,
     SMALL_WHOLE: lambda x, g: x.sign() * (2 * x.abs()).ceil().clamp(1, 4),
+    POWERS: powers_of_two,
+    FAR_ANGLES: far_angles,
     FAR_APART: lambda x, g: x,
     "sparse": _sparse,
     NON_FINITE: _non_finite,

@@ -73,7 +73,8 @@ def lay_out(session: ProblemSession, number: int, where: Placement, *, read_only
         at = [usual_address(size + ROOM_BYTES, session.rng, low=where.low) for size in sizes]
     if where.tight or where.is_within_pages or where.same:
         how = {"tight": where.tight, "readers_only": read_only}
-        content = Arena(session.specs, begins=begins[0], same=where.same, address=at[0], **how)
+        apart = where.low is False
+        content = Arena(session.specs, begins=begins[0], same=where.same, address=at[0], apart=apart, **how)
     if where.is_within_pages:
         content.whole()[:] = POISONS[0]  # around the tensors: what nobody may use, not even times zero
     outputs = None

@@ -27,6 +27,7 @@ from rag_kernels.eval.messages.to_candidate import (
     Call,
     CallByThreads,
     Called,
+    CallFirst,
     CallHalves,
     CallOn,
     CallOnFirst,
@@ -46,6 +47,7 @@ from rag_kernels.eval.messages.to_candidate import (
     Ready,
     RecordCalls,
     Recorded,
+    Strided,
     Within,
 )
 from rag_kernels.eval.messages.to_reference import OfferDraw
@@ -107,7 +109,7 @@ class LoadedCandidate(CandidateWorker):
         session: ProblemSession,
         *,
         tight: bool = False,
-        strided: bool = False,
+        strided: Strided = "",
         step: int | None = None,
         low: bool | None = None,
         mapped: bool = False,
@@ -119,7 +121,7 @@ class LoadedCandidate(CandidateWorker):
         `step` puts tensors within their pages (CPU), at multiples of so many bytes, or (0) at any odd element; `low`
         maps them (CPU) where a heap may be, within 4 GiB or beyond; `mapped` has them begin where PyTorch allocates
         them (CPU), large ones all at one place in their pages. `same` gives one for several arguments (CPU).
-        `strided` binds to copies of the first draw, laid out in memory with the last two dimensions exchanged. A place
+        `strided` binds to copies of the first draw, whose elements lie otherwise in memory. A place
         `beside` another is called in one burst with it, on the same parameters: a module may serve both.
         """
         where = Placement(tight, step, low, mapped, tuple(same))
@@ -431,6 +433,11 @@ class LoadedCandidate(CandidateWorker):
         """Call it at two places from two threads, which may wait for each other for ever."""
         limit_s += 2 * first.session.call_limit_s
         return self.ask(CallTogether(first.number, second.number, times), Called, deadline_s=limit_s)
+
+    def call_first(self, first: BoundBuffers, second: BoundBuffers, limit_s: float) -> None:
+        """Make its first call at two places at once, from two threads, which may wait for each other for ever."""
+        self.ask(CallFirst(first.number, second.number), Done, deadline_s=limit_s + 2 * first.session.call_limit_s)
+        self.stand()
 
     def call_by_threads(self, place: BoundBuffers, times: int, limit_s: float) -> Called:
         """Call it once in each of so many threads, one after another."""

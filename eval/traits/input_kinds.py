@@ -18,6 +18,7 @@ MASKED_SPIKES = "spikes beside masked places"  # in one row, which a look at eit
 # rows of which the elements that a sample takes are others than the rest; what overflows fp16; just below an overflow
 # of exponentials; as large as floats go.
 CREST, CLUSTERS, PIVOTS, OVERFLOW, BRINK, HUGE = "crest", "clusters", "pivots", "overflow", "brink", "huge"
+CLIMB = "rows that climb once"  # by as much as an exponential takes, but not a sum of them
 SORTED_ROWS = "sorted rows"  # up or down: each element is a new largest, or none is
 TWINS = "rows alike but for one"  # element, each row and the next
 # Of what is computed element by element: inputs that were searched for, whose results are close to zero though they are
@@ -54,6 +55,10 @@ FAR_PARAMETERS = (LARGE_PARAMETERS, RAISED, LOWERED)
 # Of several operands of what is computed element by element: whole numbers from one to four of either sign; one that is
 # far larger than the others, of which another is zero, one or a half.
 SMALL_WHOLE, FAR_APART = "small whole operands", "operands far apart"
+# Powers of two, in some lines one throughout: what is exact behind quotients and means of such is met by steps.
+POWERS = "powers of two"
+# A few digits anywhere up to 2^62, so that products are exact and every angle is known.
+FAR_ANGLES = "angles far from zero"
 # Lines that differ in two neighbours, by which sums, checksums and polynomials of a line stay as they are.
 SAME_SUMS = "lines of the same sums"
 OF_ITS_SIDE = ", of the problem's own sign"  # behind a kind: where the module is not sound on both sides of zero
@@ -70,6 +75,7 @@ SPECIAL = (
     MASKED,
     MASKED_SPIKES,
     CREST,
+    CLIMB,
     CLUSTERS,
     PIVOTS,
     SORTED_ROWS,
@@ -103,6 +109,8 @@ SPECIAL = (
     "sparse",
     *FAR_PARAMETERS,
     SMALL_WHOLE,
+    POWERS,
+    FAR_ANGLES,
     FAR_APART,
     SAME_SUMS,
     SIDES,

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 
-from rag_kernels.eval.records import FunctionalProblem, Node, TensorSpec
+from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
 from rag_kernels.eval.traits.aten import EXACT_OF_WHOLE, Operator, base_name, operator
 from rag_kernels.eval.traits.index_ties import as_they_are, names_in
 from rag_kernels.eval.traits.input_kinds import (
     BRINK,
     BURST,
+    CLIMB,
     CLUSTERS,
     CREST,
     DEEP,
     DEEPEST,
     FADING,
+    FAR_ANGLES,
     FAR_APART,
     FAR_PARAMETERS,
     HUGE,
@@ -29,6 +32,7 @@ from rag_kernels.eval.traits.input_kinds import (
     MASKED_SPIKES,
     OVERFLOW,
     PIVOTS,
+    POWERS,
     SAME_SUMS,
     SEARCHED,
     SIDES,
@@ -41,6 +45,7 @@ from rag_kernels.eval.traits.input_kinds import (
 PRODUCTS, SUMS = frozenset({"mul", "pow", "square"}), frozenset({"sum", "mean"})  # of elements, and of these
 SOUGHT_IN = {"searchsorted": 0, "bucketize": 1}  # the position of what ascends
 MANY_STEPS = 5
+ANGLES = frozenset({"sin", "cos", "tan"})
 DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod"})
 
 
@@ -154,6 +159,44 @@ def meets_steps(fp: FunctionalProblem) -> bool:
     return plain and has_steps(fp)
 
 
+def meets_steps_in_parts(fp: FunctionalProblem) -> bool:
+    """Return whether powers of two meet its steps exactly behind a quotient or a mean, in whatever order they are
+    computed: of two of these no product is taken.
+    """
+    known, counts = as_they_are(fp), {a.name: math.prod(a.spec.shape) for a in fp.tensors}
+    parts = set[str]()
+    for node in fp.nodes:
+        traits, name, read = operator(node.op), base_name(node.op), list(names_in(node.args))
+        counts |= {node.name: math.prod(node.outputs[0].shape)} if node.outputs else {}
+        if name in ("mean", "div"):
+            if not (_halves(counts, node, read) if name == "mean" else _divides_by_power(node, known)):
+                return False
+            parts.add(node.name)
+            continue
+        if not (name in EXACT_OF_WHOLE or traits.free or traits.cast or traits.cost in ("layout", "factory")):
+            return False
+        among = sum(one in parts for one in read) * (2 if name == "square" else 1)
+        if among > 1 and (name in PRODUCTS or traits.cost == "product"):
+            return False
+        if among and not traits.jumps:
+            parts.add(node.name)
+    return bool(parts) and has_steps(fp)
+
+
+def _halves(counts: Mapping[str, int], node: Node, read: Sequence[str]) -> bool:
+    """Return whether a mean is of a power of two of elements."""
+    times = counts.get(read[0], 0) // max(1, counts.get(node.name, 1)) if read else 0
+    return times > 0 and times & (times - 1) == 0
+
+
+def _divides_by_power(node: Node, known: Set[str]) -> bool:
+    """Return whether a divisor is an argument as it is, or a number that is a power of two."""
+    by = node.args[1] if len(node.args) > 1 else None
+    if isinstance(by, Ref):
+        return by.name in known
+    return isinstance(by, int | float) and by != 0 and math.frexp(abs(by))[0] == 0.5
+
+
 def _chooses_from_inputs(fp: FunctionalProblem) -> bool:
     """Return whether whatever looks for the largest of many does so among inputs as they are, and does no more."""
     known = as_they_are(fp)
@@ -189,7 +232,7 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
         return any(t.largest for t in traits)
     if kind == DEEPEST:
         return _chooses_from_inputs(fp)
-    if kind in (MASKED, MASKED_SPIKES, CREST):
+    if kind in (MASKED, MASKED_SPIKES, CREST, CLIMB):
         return any(t.largest and not selects(t) for t in traits)
     if kind == FADING:
         floats = [a for a in fp.tensors if a.role == "input" and a.spec.dtype in ("float32", "bfloat16")]
@@ -198,6 +241,10 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
         roles = ("input", "parameter") if kind == SMALL_WHOLE else ("input",)
         suited = is_elementwise(fp) or (kind == SMALL_WHOLE and meets_steps(fp))
         return suited and sum(a.role in roles and "float" in a.spec.dtype for a in fp.tensors) > 1
+    if kind == POWERS:
+        return meets_steps_in_parts(fp)
+    if kind == FAR_ANGLES:
+        return is_elementwise(fp) and any(base_name(node.op) in ANGLES for node in fp.nodes)
     if kind in FAR_PARAMETERS:
         own = [a.spec for a in fp.tensors if a.role == "parameter" and "float" in a.spec.dtype]
         return any(kind == LARGE_PARAMETERS or len(spec.shape) < 2 for spec in own)

@@ -112,6 +112,7 @@ REMARKS: tuple[tuple[str, str], ...] = (
         r"leaks memory",
         "Each call keeps some memory, or each thread or size: a program that calls it for long would run out of it.",
     ),
+    (r"draws random numbers", "Takes numbers from PyTorch's generator that the module leaves for who comes next."),
     (
         r"changes settings of OpenMP",
         "Sets a number of threads, or how teams are made, for all that its caller does later.",

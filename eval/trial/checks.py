@@ -30,6 +30,7 @@ from rag_kernels.eval.traits.input_kinds import (
     DISORDER,
     EDGES,
     FADING,
+    FAR_ANGLES,
     FAR_APART,
     HUGE,
     INTEGER_KINDS,
@@ -44,6 +45,7 @@ from rag_kernels.eval.traits.input_kinds import (
     OVERFLOW,
     PADDED,
     PEAKS,
+    POWERS,
     RAISED,
     REPEATED,
     ROOTS,
@@ -61,7 +63,25 @@ GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5, RAISED: 0.5, LOWERED:
 GROSS_ELSE = 0.05
 FLUSHED = "subnormals flushed"
 SOFT = frozenset(
-    {"tiny", BRINK, BURST, DISORDER, FADING, FAR_APART, HUGE, KEPT, MASKED, NEARLY, PEAKS, ROOTS, UNEVEN, WHOLE, *TWICE}
+    {
+        "tiny",
+        BRINK,
+        BURST,
+        DISORDER,
+        FADING,
+        FAR_ANGLES,
+        FAR_APART,
+        HUGE,
+        KEPT,
+        MASKED,
+        NEARLY,
+        PEAKS,
+        POWERS,
+        ROOTS,
+        UNEVEN,
+        WHOLE,
+        *TWICE,
+    }
 )  # kinds on which even a gross error is only a label
 FEW_THREADS, MANY_THREADS = 17, 40  # between these one number is drawn
 MOST_THREADS = range(130, 160)  # and one of these: machines have as many

@@ -10,13 +10,22 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice, pairwise
+from itertools import chain, cycle, islice, pairwise
 
 from rag_kernels.eval.buffers.call_content import plain
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.messages.to_both import Shared, TellShared
 from rag_kernels.eval.process.process_tree import Resident
-from rag_kernels.eval.records import ENDS_BADLY, LEAKS, SETTINGS, SHARED, Crashed, FunctionalProblem, Rejected
+from rag_kernels.eval.records import (
+    ENDS_BADLY,
+    GENERATOR,
+    LEAKS,
+    SETTINGS,
+    SHARED,
+    Crashed,
+    FunctionalProblem,
+    Rejected,
+)
 from rag_kernels.eval.sessions.candidate_buffers import BoundBuffers
 from rag_kernels.eval.sessions.candidate_failure import Stopped
 from rag_kernels.eval.sessions.candidate_session import Shapes
@@ -31,6 +40,7 @@ LEAK_BYTES, LEAK_A_CALL = 1 << 20, 16  # in the calls after these, and in each: 
 LEAK_PARTS, LEAK_READS = 3, 6
 # Threads that call it once each, and numbers of lines, in a part of them; and how long a part may take.
 FEW_CALLERS, MANY_CALLERS, LEAST_LINES, MOST_LINES, KEEPS_S = 24, 500, 8, 32, 0.3
+TURNS, TURNS_BYTES = 400, 1 << 17  # from all lines to one or back in a part of such calls, and what they may keep
 RUSH_S, RUSHES = 0.25, (2, 4)  # of calls by so many times the threads
 TOGETHER = 48  # calls of each of two callers, in MANY_S at most if each were alone
 LOCKED_S = 40.0  # after which, and two calls, they wait for each other
@@ -41,7 +51,7 @@ SMALL_STACK = "a small stack"
 FAR, LEAST_FAR, MOST_FAR, FAR_BYTES, FAR_S = 1 << 24, 16, 3, 32 << 20, 1.0
 
 
-def kept_bytes(held: Sequence[tuple[int, Resident | None]]) -> int:
+def kept_bytes(held: Sequence[tuple[int, Resident | None]], least: int = LEAK_BYTES) -> int:
     """Return how many bytes calls keep that keep some in each part of them; 0 where one part keeps none to speak of.
 
     `held` says after how many calls a process had how much in memory. In one part an honest kernel grows by a huge page
@@ -52,7 +62,7 @@ def kept_bytes(held: Sequence[tuple[int, Resident | None]]) -> int:
         return 0
     calls = known[-1][0] - known[0][0]
     grown = int(min((b - a) / max(1, until - made) for (made, a), (until, b) in pairwise(known)) * calls)
-    return grown if grown > max(LEAK_BYTES, LEAK_A_CALL * calls) else 0
+    return grown if grown > max(least, LEAK_A_CALL * calls) else 0
 
 
 def leaves_nothing(checks: Checks) -> None:
@@ -63,6 +73,8 @@ def leaves_nothing(checks: Checks) -> None:
     if not left.arithmetic:
         why = "The candidate left threads of OpenMP flushing subnormals, rounding otherwise, or without long double."
         raise Stopped(Rejected("floating_point_state", why))
+    if not left.generator and not checks.place.session.fp.uses_random:
+        checks.found.label(GENERATOR)
     if not left.settings:
         checks.found.label(SETTINGS)
         return
@@ -101,6 +113,26 @@ def in_filled_memory(checks: Checks, place: BoundBuffers) -> None:
     checks.subject.call_within(place, "filled memory")
     checks.compare(place, checks.subject.outputs(place), recipe, FILLED)
     checks.found.checks.append(FILLED)
+
+
+def first_at_once(checks: Checks, first: BoundBuffers, second: BoundBuffers) -> str:
+    """Return what goes wrong where a worker's first calls are made by two threads at once, or nothing. Neither may take
+    memory from the heap for zero.
+    """
+    places = first, second
+    recipes = [first.session.random_recipe(), second.session.random_recipe()]
+    for place, recipe in zip(places, recipes, strict=True):
+        checks.subject.prepare(place, recipe)
+    try:
+        checks.subject.call_first(first, second, LOCKED_S)
+        for place, recipe in zip(places, recipes, strict=True):
+            checks.compare(place, checks.subject.outputs(place), recipe, "two first calls at once")
+    except Stopped as stopped:
+        if isinstance(stopped.verdict, Rejected):
+            raise
+        return str(getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", "")) or "it ended"
+    checks.found.checks += [FILLED, "two first calls at once"]
+    return ""
 
 
 def on_small_stack(checks: Checks, place: BoundBuffers) -> bool:
@@ -274,14 +306,17 @@ def keeps_nothing(checks: Checks, place: BoundBuffers, sized: BoundBuffers | Non
         counts = chain([lines], sized.session.rng.sample(range(1, lines), lines - 1))
         if _keeps_for_each(checks, "number of lines", partial(on_first, sized, counts, each)):
             return
+        turns = partial(on_first, sized, cycle([lines, 1]), TURNS)
+        if _keeps_for_each(checks, "turn from one number of lines to another", turns, TURNS_BYTES):
+            return
     checks.found.checks.append("other threads and sizes keep nothing")
 
 
-def _keeps_for_each(checks: Checks, what: str, call: Callable[[], int]) -> bool:
+def _keeps_for_each(checks: Checks, what: str, call: Callable[[], int], least: int = LEAK_BYTES) -> bool:
     """Label a kernel that keeps memory for each of what parts of its calls differ in; return whether it does."""
     held: list[tuple[int, Resident | None]] = []
     try:
-        while len(held) < LEAK_PARTS or (kept_bytes(held) and len(held) < LEAK_READS):
+        while len(held) < LEAK_PARTS or (kept_bytes(held, least) and len(held) < LEAK_READS):
             made = call()
             held.append((made + (held[-1][0] if held else 0), checks.subject.worker.resident()))
     except Stopped as stopped:
@@ -290,7 +325,7 @@ def _keeps_for_each(checks: Checks, what: str, call: Callable[[], int]) -> bool:
         reason = getattr(stopped.verdict, "reason", "")
         checks.found.notes.append(f"not seen to keep nothing for each {what}: {reason}"[:300])
         return True
-    if grown := kept_bytes(held):
+    if grown := kept_bytes(held, least):
         checks.found.label(LEAKS)
         calls = held[-1][0] - held[0][0]
         checks.found.notes.append(f"{calls} calls keep {grown / 2**20:.1f} MiB, some for each {what}")

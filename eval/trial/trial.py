@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from rag_kernels.eval.build.products import Library, Programs
+from rag_kernels.eval.messages.to_candidate import Strided
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import (
@@ -43,6 +44,7 @@ from rag_kernels.eval.trial.long_use_checks import (
     after_refused,
     after_refused_far,
     ends_well,
+    first_at_once,
     in_filled_memory,
     infinities,
     keeps_nothing,
@@ -61,6 +63,7 @@ from rag_kernels.eval.trial.surroundings import looks_around, process_wide, take
 from rag_kernels.eval.trial.timed import Timed, Timing, measurement
 from rag_kernels.eval.trial.under_sanitizers import MOST_SANITIZED_BYTES, SANITIZED_BYTES, UnderSanitizers
 
+STRIDED: tuple[Strided, ...] = ("exchanged", "with gaps")
 T = TypeVar("T")
 
 ALLOCATED_BYTES = 64  # what PyTorch's memory on a CPU begins at multiples of
@@ -240,13 +243,15 @@ class Trial:
         """
         if all(len(a.spec.shape) < 2 for a in session.fp.tensors if a.role == "input"):
             return True
+        kernel = self.candidate.tier == "kernel"
         try:
-            place = subject.bind(session, strided=True)
-            Checks(subject, place, self.found, self.without).first_draw("strided input", copied=True)
+            for how in STRIDED[: 1 if kernel else None]:
+                place = subject.bind(session, strided=how)
+                Checks(subject, place, self.found, self.without).first_draw("strided input", copied=True)
         except Stopped as stopped:
             if isinstance(stopped.verdict, Rejected):
                 raise
-            if self.candidate.tier != "kernel":
+            if not kernel:
                 self.found.label("contiguous-only")
             return stopped.alive
         self.found.checks.append("strides")
@@ -298,8 +303,12 @@ class Trial:
                 after_refused(Checks(other, place := other.bind(self.session), self.found, self.without), place)
         for spoiled in (True, False):  # by infinities, which some honest kernels do not survive
             with self._open() as other:
-                first = other.bind(self.session, step=ALLOCATED_BYTES)
-                in_filled_memory(Checks(other, first, self.found, self.without), first)
+                first, second = (other.bind(self.session, step=ALLOCATED_BYTES) for _ in range(2))
+                checks = Checks(other, first, self.found, self.without)
+                if not spoiled:
+                    in_filled_memory(checks, first)
+                elif self._fails_at_once(first_at_once(checks, first, second)):
+                    continue
                 if spoiled and not self._survives_infinities(other):
                     continue
                 if not (self.others.fails_somewhere or self.others.try_least(other)):
@@ -307,7 +316,6 @@ class Trial:
                 place = self.others.place_for_many(other)
                 many_calls(Checks(other, place, self.found, self.without), place)
                 many_at_once(Checks(other, place, self.found, self.without), place)
-                second = other.bind(self.session, step=ALLOCATED_BYTES)
                 smaller = [place] * (place.session is not self.session)
                 for beside in (second, *smaller):  # of the same sizes, and of the least
                     if not self._by_two_callers(Checks(other, first, self.found, self.without), beside):
@@ -324,10 +332,14 @@ class Trial:
 
     def _by_two_callers(self, checks: Checks, beside: BoundBuffers) -> bool:
         """Return whether it is right where two threads call it at once; label it where it is not."""
-        if why := together(checks, checks.place, beside, self.call_s):
+        return not self._fails_at_once(together(checks, checks.place, beside, self.call_s))
+
+    def _fails_at_once(self, why: str) -> bool:
+        """Label a candidate that fails where two threads call it at once; return whether it does."""
+        if why:
             self.found.label(ONE_CALLER)
             self.found.notes.append(f"wrong where two threads call it at once: {why}"[:300])
-        return not why
+        return bool(why)
 
     def _on_older_processors(self) -> None:
         """Label a C++ kernel that is wrong as it is built for older processors, where it is right as built for this."""

@@ -275,6 +275,18 @@ PROBLEMS = {
         "torch.randn(256, 128)",
         setup="self.weight = nn.Parameter(torch.randn(128, 64))\nself.bias = nn.Parameter(torch.zeros(64))",
     ),
+    "levels": task(
+        "torch.floor(x.mean(dim=1, keepdim=True) / self.step)",
+        "torch.randn(256, 512)",
+        setup="self.step = nn.Parameter(torch.rand(128) + 0.1)",
+    ),
+    "shared at ties": task(
+        "torch.where(x == self.floor, 0.5 * y, torch.where(x > self.floor, y, torch.zeros_like(y))).sum(dim=0)",
+        "torch.randn(ROWS, COLUMNS), torch.randn(ROWS, COLUMNS)",
+        arguments="y, x",
+        setup="self.floor = nn.Parameter(torch.randn(COLUMNS))",
+        sizes="ROWS, COLUMNS = 256, 512",
+    ),
     "taken step": task("(x - y, x.clone())", "torch.randn(256, 512), torch.randn(256, 512)", arguments="x, y"),
     "repeated": task(
         "(x + y, torch.tanh(y).repeat(x.shape[0], 1))", "torch.randn(256, 512), torch.randn(512)", arguments="x, y"

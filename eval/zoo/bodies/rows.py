@@ -290,4 +290,30 @@ memcpy(out.data, rank.data(), starts * n * 4);""",
   for (int64_t i = 0; i < n; ++i) out.data[r * n + i] = a[i] / float(total);
 }""",
     ),
+    Task(
+        "levels",
+        "In x, In step, int64_t dim, Out out",
+        EACH_ROW
+        + """\
+  double total = 0;
+  for (int64_t i = 0; i < n; ++i) total += a[i];
+  const float mean = float(total / n);
+  const int64_t m = step.numel();
+  for (int64_t j = 0; j < m; ++j) out.data[r * m + j] = std::floor(mean / step.data[j]);
+}""",
+    ),
+    Task(
+        "shared at ties",
+        "In y, In x, In floor, double half, int64_t dim, Out out",
+        """\
+const int64_t n = floor.numel(), rows = x.size(0);
+for (int64_t j = 0; j < n; ++j) {
+  double total = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float a = x.data[r * n + j], b = floor.data[j], d = y.data[r * n + j];
+    total += a == b ? half * d : a > b ? d : 0;
+  }
+  out.data[j] = float(total);
+}""",
+    ),
 )
