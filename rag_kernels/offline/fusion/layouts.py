@@ -7,7 +7,7 @@ another row each. Knows nothing of languages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 def laid_as_read(lowered: Lowered) -> Lowered:
     """Return the steps with temporary values in the order of the rows from which they are computed."""
-    orders = {buffer: order for buffer in _free(lowered) if (order := _order(lowered, buffer))}
+    orders = {buffer: order for buffer in _free(lowered) if (order := _order(lowered, buffer))} | _of_scores(lowered)
     if not orders:
         return lowered
     specs = {b: replace(lowered.buffers[b], shape=_ordered(lowered.buffers[b].shape, o)) for b, o in orders.items()}
@@ -39,9 +39,14 @@ def laid_as_read(lowered: Lowered) -> Lowered:
 
     return replace(
         lowered,
-        steps=tuple(_laid(with_values(step, lambda v: rewrite(v, change)), orders, specs) for step in lowered.steps),
+        steps=tuple(_laid(_with_values(step, lambda v: rewrite(v, change)), orders, specs) for step in lowered.steps),
         buffers=lowered.buffers | specs,
     )
+
+
+def _with_values(step: Step, change: Callable[[ir.Value], ir.Value]) -> Step:
+    """Return the step with the values that it computes replaced, those of attention too."""
+    return replace(step, score=change(step.score)) if isinstance(step, Attended) else with_values(step, change)
 
 
 def _laid(step: Step, orders: dict[str, tuple[int, ...]], specs: dict[str, TensorSpec]) -> Step:
@@ -60,6 +65,44 @@ def _free(lowered: Lowered) -> list[str]:
     whole = [step.buffer for step in lowered.steps if isinstance(step, Stored) and step.slot is None]
     inputs = {argument.name for argument in lowered.problem.arguments}
     return [b for b in whole if made.count(b) == 1 and b not in known and b not in lowered.results and b not in inputs]
+
+
+def _of_scores(lowered: Lowered) -> dict[str, tuple[int, ...]]:
+    """Return the orders of values that attention alone adds to its scores (a bias of pairs, computed for all heads):
+    heads first, then queries, and keys side by side.
+    """
+    made = [buffer for step in lowered.steps for buffer in made_by(step)]
+    kept = {*lowered.results, *(argument.name for argument in lowered.problem.arguments)}
+    found = dict[str, set[tuple[int, ...]]]()
+    for step in lowered.steps:
+        values = values_of(step)
+        for v in ir.walk(*values, *([step.score] if isinstance(step, Attended) else [])):
+            if isinstance(v, ir.Load):
+                read = isinstance(step, Attended) and v not in {step.q, step.k, step.v, step.scores}
+                found.setdefault(v.buffer, set()).add(_of_score(step, v) if read and isinstance(step, Attended) else ())
+        for buffer in refs_of(step.node) if isinstance(step, Library) else ():
+            found.setdefault(buffer, set()).add(())
+    whole = {step.buffer for step in lowered.steps if isinstance(step, Stored) and step.slot is None}
+    alone = {buffer: next(iter(orders)) for buffer, orders in found.items() if len(orders) == 1 and buffer in whole}
+    return {b: order for b, order in alone.items() if order and made.count(b) == 1 and b not in kept}
+
+
+def _of_score(step: Attended, value: ir.Load) -> tuple[int, ...]:
+    """Return the order of a value's dimensions in which its keys lie side by side; nothing where they do already."""
+    forms = [form for form in value.index if isinstance(form, ir.Form) and _is_plain(form)]
+    along = [{leaf for atom, _ in form.terms for leaf in atom.leaves()} for form in forms]
+    keys, others = set(ir.leaves(step.keys)), {leaf for load in (step.k, step.v) for leaf in _leaves_of(load)}
+    rows = set(_leaves_of(step.q)) - others
+    if len(along) < len(value.index) or not any(keys & leaves for leaves in along) or keys & along[-1]:
+        return ()
+    return tuple(sorted(range(len(along)), key=lambda d: 2 if keys & along[d] else bool(rows & along[d])))
+
+
+def _leaves_of(load: ir.Load) -> list[ir.Atom]:
+    """Return the loops over which a load runs."""
+    return [
+        leaf for form in load.index if isinstance(form, ir.Form) for atom, _ in form.terms for leaf in atom.leaves()
+    ]
 
 
 def _read_otherwise(step: Step) -> list[str]:
