@@ -168,6 +168,18 @@ CASES = {
             "torch.randn(64)",
         ),
     ),
+    "masked rows whose exponentials are kept": (
+        " = ITEMS ? dear",
+        Case(
+            "m = torch.ones(24, 40, dtype=torch.bool).triu(17); p = x.masked_fill(m, float('-inf')).float(); "
+            "d = torch.arange(24.0)[:, None] - torch.arange(40.0); "
+            "s = x * (torch.exp(d * -0.1) * (d >= 0)).to(x.dtype); "
+            "r = s / s.float().abs().sum(-1, keepdim=True).clamp(min=1).to(x.dtype); "
+            "return torch.softmax(p, -1).to(x.dtype) * y, r",
+            "torch.randn(3, 24, 40)",
+            "torch.randn(40)",
+        ),
+    ),
     "rows of odd length": (
         "+ 32 * u + threadIdx.x % 32;",
         Case(

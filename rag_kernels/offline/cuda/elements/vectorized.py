@@ -17,6 +17,8 @@ from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
 from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope, loaded_text
+from rag_kernels.offline.cuda.elements.compared_places import compared_places
+from rag_kernels.offline.cuda.elements.dear_values import dear_value
 from rag_kernels.offline.cuda.elements.neighbours import axis_of, is_of_row, is_step, neighbours, others, widest
 from rag_kernels.offline.cuda.elements.vectors import FLOAT8_TYPES, HALF_TYPES, Vector
 from rag_kernels.offline.cuda.reduce_loops import SCANNED
@@ -69,6 +71,8 @@ class VectorizedRegion(CudaRegion):
     packs: bool = True  # whether floats of eight bits are converted a vector at a time
     gathers: bool = True  # whether rows at computed places may be taken so
     truths: bool = False  # whether truth values may be
+    shortens: bool = False  # whether no other kernel takes parts of this text
+    dear: tuple[ir.Op, str] | None = None  # what the last reductions compute and the stores use, and the array of it
     gathered: dict[ir.Load, str] = field(default_factory=dict)  # loads at computed places, which hold for a whole row
     followed: dict[ir.Load, str] = field(default_factory=dict)  # the same, which hold for a vector
     places: list[str] = field(default_factory=list)  # what computes these, before the vectors of this pass
@@ -98,7 +102,14 @@ class VectorizedRegion(CudaRegion):
         if self.width == 1:
             return []
         sizes = [f"({size}) % {self.width} == 0" for size in dict.fromkeys([self.axis.size, *self.strides])]
-        return [*sizes, self.aligned(v.buffer for v in self.vectors.values())]
+        short = [f"{total} <= INT32_MAX" for total in dict.fromkeys(total for _, total in self.compared().values())]
+        return [*sizes, *short, self.aligned(v.buffer for v in self.vectors.values())]
+
+    def compared(self) -> dict[ir.Op, tuple[str, str]]:
+        """Return how places are compared with numbers, and what that asks of sizes."""
+        if not self.shortens or self.axis is None or self.has_scan() or self.width == 1:
+            return {}
+        return compared_places(self.values, self.axis, self.nest)
 
     def condition(self, name: str) -> str:
         """Return when the kernel of this name may run, as C."""
@@ -174,6 +185,12 @@ class VectorizedRegion(CudaRegion):
         self.follow(scope)
         inner.vectors |= dict([*self.loads.items(), *self.gathered.items(), *self.followed.items()])
         inner.known |= {key: self.element_in(name) for key, name in inner.vectors.items()}
+        inner.known |= {value: text for value, (text, _) in self.compared().items()}
+        if self.storing and self.dear:
+            value, name = self.dear
+            again, kept = self.printer.emit(value, inner), self.printer.name()
+            inner.lines.append(f"const float {kept} = ITEMS ? {name}[ITEMS ? j : 0][u] : {again};")
+            inner.known[value] = kept
         return inner
 
     def begin(self, scope: Scope) -> None:
@@ -215,6 +232,14 @@ class VectorizedRegion(CudaRegion):
 
     def step(self, value: ir.Reduce, name: str, acc_type: str, scope: Scope, block: Scope) -> str:
         """Return the statement that takes one more element: those of a vector are taken together where that is less."""
+        if not self.dear or self.level[value] != self.top or self.dear[0] not in ir.walk(value.arg):
+            return self.one_step(value, name, acc_type, scope, block)
+        made = self.printer.emit(self.dear[0], block)  # by a name of its own, also where one expression has it
+        line = self.one_step(value, name, acc_type, scope, block)
+        return f"{line} if (ITEMS) {self.dear[1]}[ITEMS ? j : 0][u] = {made};"
+
+    def one_step(self, value: ir.Reduce, name: str, acc_type: str, scope: Scope, block: Scope) -> str:
+        """Return the statement itself."""
         if self.nest.schedule != "row":
             return CudaRegion.step(self, value, name, acc_type, scope, block)
         if value.kind is Kind.MAXSUM and value.arg.dtype != PAIR:
@@ -361,6 +386,8 @@ class VectorizedRegion(CudaRegion):
         if len(kept) > FEW_KEPT:
             kept = [name for name in kept if not self.is_shared(name)]
         self.held = tuple(kept)
+        dear = dear_value(self, self.items() * self.width) if self.shortens else None
+        self.dear = (dear, self.printer.name("dear")) if dear else None
         return CudaRegion.row(self)
 
     def uses(self) -> Counter[str]:
@@ -401,11 +428,13 @@ class VectorizedRegion(CudaRegion):
 
     def keep(self) -> list[str]:
         """Return statements that load a thread's quads of a row before the first pass."""
+        dear = [f"float {self.dear[1]}[ITEMS ? ITEMS : 1][{self.width}];"] if self.dear else []
         if not self.held:
-            return []
+            return dear
         loads = [f"{n}_kept[ITEMS ? j : 0] = {self.load(n)};" for n in self.held]
         inside = [*self.indices([*self.nest.reduced[:-1], self.quad], "k"), *loads]
         return [
+            *dear,
             *(f"{self.vectors[n].type} {n}_kept[ITEMS ? ITEMS : 1];" for n in self.held),
             *self.each_item([f"if ({self.item_exists}) {{", *indent(inside), "}"]),
         ]
@@ -515,7 +544,7 @@ def vectorized_region(
     found = VectorizedRegion.of(region, function, sizes, parameters)
     if found.nest.schedule == "column":
         return None
-    found.width = width_of(found)
+    found.width, found.shortens = width_of(found), True
     while found.nest.schedule == "point" and words_of(found) > MOST_WORDS and found.width > 1:
         found.width //= 2
     return found if found.width > 1 and find_quads(found) else None
