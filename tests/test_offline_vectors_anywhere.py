@@ -17,7 +17,7 @@ from support.generated_kernels import Case, functional, worst_ratio
 from rag_kernels.offline import compose
 from rag_kernels.offline.compose import split_of, write
 from rag_kernels.offline.cuda import region, tiled_scans
-from rag_kernels.offline.cuda.elements import wide_columns, window_rows
+from rag_kernels.offline.cuda.elements import staged_rows, wide_columns, window_rows
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.fusion import planner
 
@@ -106,6 +106,31 @@ def test_rows_that_another_pass_has_not_at_hand_are_cut() -> None:
     body = "z = F.batch_norm(x, None, None, training=True); return z - z.mean((2, 3), True) + y"
     plan = write(functional("norms", Case(body, "torch.randn(16, 8, 255, 255)", "torch.ones(1)")), CudaParameters())
     assert plan is not None and len(heads(plan.candidate.source)) == 3  # parts of the sums, the sums, the rest
+
+
+def test_rows_are_cut_of_which_not_all_tensors_fit() -> None:
+    """A step of an optimizer, whose rows are layers: blocks that share a row keep one tensor of it, not two."""
+    for body, kernels in (("x / x.norm(dim=1, keepdim=True)", 1), ("x * y / (x * y).norm(dim=1, keepdim=True)", 3)):
+        case = Case(f"return {body}", *["torch.randn(2, 2000000)"] * 2)
+        plan = write(functional("layers", case), CudaParameters())
+        assert plan is not None and len(heads(plan.candidate.source)) == kernels
+
+
+def test_unrolled_steps_keep_to_the_registers_of_a_thread() -> None:
+    body = "o = [y]; [o.append(x[i] + 0.5 * o[-1]) for i in range({})]; return torch.stack(o)"
+    for steps, width in ((20, 4), (60, 2)):
+        case = Case(body.format(steps), f"torch.randn({steps}, 65536)", "torch.randn(65536)")
+        plan = write(functional("steps", case), CudaParameters())
+        assert plan is not None and f"Pack<float, {width}> x_v" in plan.candidate.source
+
+
+def test_many_short_rows_have_a_thread_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a block lie in shared memory, of two tensors and of what is stored along them; the last block has few."""
+    monkeypatch.setattr(staged_rows, "LEAST_ROWS", 1)
+    body = "a = x.float(); b, i = a.max(-1); p = F.log_softmax(a, -1); "
+    body += "return p.bfloat16(), b, i, (p * y).sum(-1), a.var(-1)"
+    text = right_text(Case(body, "torch.randn(3, 67, 18).bfloat16()", "torch.randn(3, 67, 18)"), tmp_path)
+    assert "_rows[threadIdx.x * 18 + r0]" in text and "_out[threadIdx.x * 18 + r0] = " in text
 
 
 def test_what_is_summed_behind_a_convolution_is_summed_as_of_a_tensor() -> None:

@@ -10,6 +10,7 @@ from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.cuda.elements.kept_columns import KeptColumns, kept_columns
 from rag_kernels.offline.cuda.elements.odd_rows import odd_rows
 from rag_kernels.offline.cuda.elements.short_lanes import ShortLanes, short_lanes_region
+from rag_kernels.offline.cuda.elements.staged_rows import StagedRows, staged_rows
 from rag_kernels.offline.cuda.elements.stepped_points import stepped_points
 from rag_kernels.offline.cuda.elements.strided_points import strided_points
 from rag_kernels.offline.cuda.elements.strip_points import StripPoints, strip_points
@@ -28,7 +29,7 @@ __all__ = ["VectorizedRegion", "wide_region"]
 
 def wide_region(
     region: Region, function: Function, sizes: Sizes, parameters: CudaParameters
-) -> VectorizedRegion | ShortLanes | WindowLanes | KeptColumns | StripPoints | None:
+) -> VectorizedRegion | ShortLanes | WindowLanes | KeptColumns | StripPoints | StagedRows | None:
     """Return the kernel of a region that takes neighbouring elements together, if there is one."""
     columns = WideColumns.of(region, function, sizes, parameters)
     if columns.nest.schedule == "column":
@@ -48,4 +49,5 @@ def wide_region(
     vectorized = point or vectorized_region(region, function, sizes, parameters)
     odd = vectorized or odd_rows(region, function, sizes, parameters)
     short = odd or short_lanes_region(region, function, sizes, parameters)
-    return short or strip_points(region, function, sizes, parameters)
+    staged = short or staged_rows(region, function, sizes, parameters)
+    return staged or strip_points(region, function, sizes, parameters)
