@@ -64,6 +64,7 @@ CASES = {
         "q = x.flatten(); c = torch.arange(4) * 3; n = q[:18].view(9, 2);"
         "return torch.searchsorted(y, x), torch.searchsorted(y[0], q, right=True), torch.bucketize(q, y[1]),"
         "torch.segment_reduce(n, 'sum', offsets=c), F.grid_sample(x.view(1, 1, 4, 5), x.view(1, 5, 2, 2)),"
+        "F.grid_sample(x.view(1, 1, 4, 5).expand(2, 1, 4, 5), x.view(2, 5, 1, 2)),"
         "F.fold(F.unfold(x.view(1, 1, 4, 5), 3, padding=1, stride=2), (4, 5), 3, padding=1, stride=2),"
         "F.fold(F.unfold(x.view(1, 1, 4, 5), 2, dilation=2), (4, 5), 2, dilation=2), F.fold(x[None], (3, 5), (2, 1)),"
         "x.logcumsumexp(1), torch.cdist(n, n[:4])",

@@ -45,15 +45,17 @@ ZEROS, BORDER, REFLECTION = range(3)
 
 def grid_sample(lowering: Lowering, node: Node) -> ir.Value:
     """Return an image read at points between -1 and 1, of which the grid has the last coordinate first."""
-    image, grid = apart(lowering, lowering.value(given(node, 0))), lowering.value(given(node, 1))
+    value, grid = lowering.value(given(node, 0)), lowering.value(given(node, 1))
+    image = apart(lowering, one_of(lowering, value))
     how, padding, corners = given(node, 2), given(node, 3), bool(given(node, 4))
     rank = len(image.dims) - 2
     if image.dtype != grid.dtype or image.dtype not in {"float32", "float64"}:
         raise ir.Unfusable(f"points of {grid.dtype} in an image of {image.dtype}")
     if any(len(ir.leaves(group)) > 1 for group in grid.dims):
         grid = lowering.reload(grid)
-    if image.dims[0] and grid.dims[0]:
-        lowering.loops.unify(image.dims[0], grid.dims[0])
+    batch = image.dims[0] or value.dims[0]
+    if batch and grid.dims[0]:
+        lowering.loops.unify(batch, grid.dims[0])
     points = []
     for d in range(rank):
         part = at(lowering, grid, rank + 1, ir.Const((), "int64", rank - 1 - d), ())
@@ -83,6 +85,13 @@ def grid_sample(lowering: Lowering, node: Node) -> ir.Value:
         total = term if total is None else lowering.op(lambda a, b: a + b, total, term)
     assert total is not None
     return total
+
+
+def one_of(lowering: Lowering, images: ir.Value) -> ir.Value:
+    """Return one image where all are alike, a table that is expanded; else the images."""
+    batch = ir.leaves(images.dims[0])
+    alike = batch and ir.tree_atoms(images).isdisjoint(batch)
+    return lowering.with_dims(images, ((), *images.dims[1:])) if alike else images
 
 
 def unnormalized(corners: bool) -> Pointwise:
@@ -134,7 +143,7 @@ def tap(lowering: Lowering, image: ir.Load, places: Sequence[ir.Value]) -> ir.Va
         picks.append(lowering.op(lambda fits, i: cast(where(fits, i, 0), "int64"), fits, place))
         inside = fits if inside is None else lowering.op(both, inside, fits)
     assert inside is not None
-    dims = (image.dims[0], image.dims[1], *places[0].dims[2:])
+    dims = (image.dims[0] or places[0].dims[0], image.dims[1], *places[0].dims[2:])
     pixel = lowering.tracked(ir.Load(dims, image.dtype, image.buffer, image.stored, tuple(picks), image.storage))
     return lowering.op(lambda inside, x: where(inside, x, 0), inside, pixel)
 
