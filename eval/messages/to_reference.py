@@ -43,7 +43,7 @@ class MakeDraw:
     """Make one more draw of all tensor arguments: on a GPU there, else in the arena that comes along: `Drawn`."""
 
     seed: int
-    kind: str  # of `eval.numerics.input_draws`
+    kind: str  # of `eval.traits.input_kinds`
     layout: ArenaLayout
 
 

@@ -59,17 +59,11 @@ def compiled_step(
     places = [*texts, *dict.fromkeys(text for text in kept if text not in texts)]
     saved = [places.index(text) for text in kept]
     by_path = {str(fields[1]): i for i, fields in enumerate(given)}
-    pulls = [("input", str(i), *_as_argument(made[n])) for i, n in enumerate(step.pulled)]
-    takes_saved = [("input", str(pulled + i), *_as_argument(made[n])) for i, n in enumerate(saved)]
-    begun = pulled + len(saved)
-    values = [
-        (fields[0], str(int(fields[1]) + begun) if fields[1].isdigit() else fields[1], *fields[2:]) for fields in given
-    ]
     backward = CompiledForward(
         backward_alone(source, pulled),
         tier="composed",
         backend=backend,
-        arguments=[*pulls, *takes_saved, *values],
+        arguments=_of_backward([made[n] for n in (*step.pulled, *saved)], given),
         constants=constants,
         outputs=outputs[step.outputs :],
         any_alignment=any_alignment,
@@ -95,6 +89,16 @@ def compiled_step(
         backward=Gradients(backward, takes, gives, len(made) - step.outputs, fixed),
         only=only,
     )
+
+
+def _of_backward(results: Sequence[Fields], given: Sequence[Fields]) -> list[Fields]:
+    """Return the arguments of the gradients: what is pulled of the results, what was saved, and the forward's own."""
+    first = [("input", str(i), *_as_argument(fields)) for i, fields in enumerate(results)]
+    own = [
+        (fields[0], str(int(fields[1]) + len(first)) if fields[1].isdigit() else fields[1], *fields[2:])
+        for fields in given
+    ]
+    return [*first, *own]
 
 
 def told(attempt: Attempt, made: CompiledForward) -> str:
