@@ -24,7 +24,7 @@ def test_every_content_comes_in_the_layout_that_the_code_sees() -> None:
     specs = [TensorSpec((3, 5), "float32"), TensorSpec((4, 2), "int64"), TensorSpec((7,), "float32")]
     content, outputs = Arena(specs), Arena(specs[:1])
     told = Binding((), (), ())
-    request = Bind(told, content.describe(), outputs.describe(), writable=True, strided=True, like=None)
+    request = Bind(told, content.describe(), outputs.describe(), writable=True, strided="exchanged", like=None)
     fds = [os.dup(content.fd), os.dup(outputs.fd)]
     bound = Bound(request, fds, torch.device("cpu"), writes=False, like=None)
     draws = [[torch.randn(3, 5), torch.arange(8).reshape(4, 2), torch.randn(7)] for _ in range(2)]

@@ -419,10 +419,10 @@ CUDA["rk_sqrt"] = (
     "// sqrt(x), rounded as sqrtf rounds, without its branch for what is small: other elements would wait for that.\n"
     "__device__ inline float rk_sqrt(float x) {\n"
     "  const bool low = x < 1e-30f;\n"
-    "  const float w = low ? x * 18446744073709551616.0f : x;\n"
+    "  const float t = low ? x * 18446744073709551616.0f : x;\n"
     "  float y;\n"
-    '  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(w));\n'
-    "  const float s = w * y, r = fmaf(fmaf(-s, s, w), 0.5f * y, s);\n"
+    '  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t));\n'
+    "  const float s = t * y, r = fmaf(fmaf(-s, s, t), 0.5f * y, s);\n"
     "  return x == 0.0f || x == INFINITY ? x : low ? r * 2.3283064365386963e-10f : r;\n"
     "}\n"
     "__device__ inline double rk_sqrt(double x) { return sqrt(x); }\n",
