@@ -36,8 +36,8 @@ def build_emulated(source: str, folder: Path) -> Any:
     text, library = folder / "k.cpp", folder / "k.so"
     source = source.replace(INSTRUCTIONS, "")
     source = source.replace('asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));', "y = std::exp2(x);")
-    root = 'asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(w));'
-    source = source.replace(root, "y = std::nextafter(1.0f / std::sqrt(w), 0.0f);")
+    root = 'asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t));'
+    source = source.replace(root, "y = std::nextafter(1.0f / std::sqrt(t), 0.0f);")
     launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), (\w+), stream>>>\((.*?)\);"
     source = re.sub(r"#include <cuda_(runtime|bf16|fp16|fp8)\.h>", "", source)
     source = source.replace("extern __shared__ float shared[];", "auto& shared = shared_of[resident_block()];")
