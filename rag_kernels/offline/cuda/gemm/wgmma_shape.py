@@ -80,7 +80,8 @@ def filled_time(shape: Shape, rows: int, columns: int, batches: int, depth: int,
 
     A step takes as long as its products and what these read of shared memory, or as what is brought; tiles end with
     what is stored, which a group that takes turns hides. Fitted to 25 shapes at 39 sizes on an H200, whose least times
-    it finds to 2 % (docs/measured/sixteen_bit_products.md#widths-that-fill-a-wave).
+    it finds to 2 %, but for what parts of a depth cost: that was raised until few rows of long weights took no parts
+    (docs/measured/sixteen_bit_products.md#widths-that-fill-a-wave).
     """
     waves, steps = waves_of(shape, rows, columns, batches), -(-depth // 64)
     part, lines = shape.rows * shape.columns / 32768, (shape.rows + shape.columns / shape.cluster) / 384
