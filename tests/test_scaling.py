@@ -22,9 +22,10 @@ from rag_kernels.eval.sizes.resizing import (
     with_sizes,
 )
 from rag_kernels.eval.sizes.text_sizes import difference
-from rag_kernels.eval.sizes.tried_sizes import Between, Grown, Multiple, Rest, Rung, Square, Tiled, tiles
+from rag_kernels.eval.sizes.tried_sizes import Between, Few, Grown, Multiple, Rest, Rung, Square, Tiled, tiles
+from rag_kernels.eval.zoo.problems import task
 from rag_kernels.ingest.functional.functionalize import functionalize
-from rag_kernels.ingest.functional.sizes import _search
+from rag_kernels.ingest.functional.sizes import _search, at_other_sizes
 
 CONV = """\
 import torch
@@ -249,6 +250,17 @@ def test_few_of_one_size_may_be_long() -> None:
     source = "N = 256\nM = 512\n\ndef get_inputs():\n    return [torch.rand(N, M)]\n"
     lone = fewer(Problem("p", source), 1, 3, times=4)
     assert lone is not None and lone.source.startswith("N = 3\nM = 2049\n"), lone
+
+
+def test_one_size_at_one_does_not_make_another_problem_of_it() -> None:
+    """A sum of a column and a row has the form of neither, as the problem's own sums have."""
+    source = task("F.silu(x + self.bias)", "torch.rand(33, 57)", setup="self.bias = nn.Parameter(torch.zeros(57))")
+    with kept_workers() as workers:
+        added = functionalize(Problem("added", source), workers=workers)
+        few = at_other_sizes(added, [Few("all", number, 1) for number in range(4)], workers)
+    found = [form for form in few if form is not None]
+    assert found
+    assert all(form.tensors[0].spec == form.outputs[0] for form in found), [form.notice for form in found]
 
 
 def test_one_size_may_be_one_alone_or_with_those_equal_to_it() -> None:

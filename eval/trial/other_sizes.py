@@ -71,7 +71,8 @@ def _is_refused(stopped: Stopped) -> bool:
 
 
 def _told(session: ProblemSession, sizes: Sizes, stopped: Stopped) -> str:
-    return f"at {sizes.name} ({session.fp.notice or 'scaled'}): {getattr(stopped.verdict, 'reason', '')}"[:300]
+    why = getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", "")
+    return f"at {sizes.name} ({session.fp.notice or 'scaled'}): {why}"[:300]
 
 
 def _is_long(session: ProblemSession) -> bool:

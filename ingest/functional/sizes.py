@@ -16,7 +16,7 @@ from functools import partial
 from typing import assert_never
 
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
+from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, Ref
 from rag_kernels.eval.sizes.resizing import (
     fewer,
     free_sizes,
@@ -44,6 +44,7 @@ from rag_kernels.eval.sizes.tried_sizes import (
     Tiled,
     Within,
 )
+from rag_kernels.eval.traits.aten import operator
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.functional.functionalize import (
     footprint,
@@ -246,9 +247,28 @@ def _few(fp: FunctionalProblem, small: FunctionalProblem, few: Few) -> Search:
         found = yield changed
         if found is not None and footprint(found) > RUNG_BYTES:
             return None
-        if found is not None and found.graph_key == fp.graph_key and all(0 not in s.shape for s in found.outputs):
+        alike = found is not None and found.graph_key == fp.graph_key and repeated(found) <= repeated(fp)
+        if found is not None and alike and all(0 not in s.shape for s in found.outputs):
             return replace(found, notice=difference(fp.problem, changed))
     return None
+
+
+def repeated(fp: FunctionalProblem) -> set[tuple[str, int, int]]:
+    """Return which operands of what is computed element by element come again along a dimension, as one number beside
+    many does: by the node, the operand's place and the dimension from the last.
+
+    Where one of two sizes that were equal is one, both have a sum, which is another problem's.
+    """
+    specs = {a.name: a.spec for a in fp.tensors} | {n.name: n.outputs[0] for n in fp.nodes if n.outputs}
+    return {
+        (node.name, at, place)
+        for node in fp.nodes
+        if node.outputs and operator(node.op).elementwise
+        for at, value in enumerate(node.args)
+        if isinstance(value, Ref) and value.name in specs
+        for place, sizes in enumerate(zip(*(s.shape[::-1] for s in (specs[value.name], node.outputs[0])), strict=False))
+        if sizes[0] == 1 < sizes[1]
+    }
 
 
 def _grown(fp: FunctionalProblem, sizes: Grown, reach: Reach = "all") -> Search:
