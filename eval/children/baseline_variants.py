@@ -148,5 +148,5 @@ def _keep_probes() -> None:
             built.append(isa)
         return bool(built)
 
-    VecISA._probe_load = loads  # type: ignore[assignment, method-assign]
-    VecISA.check_build = works  # type: ignore[assignment, method-assign]
+    VecISA._probe_load = loads
+    VecISA.check_build = works
