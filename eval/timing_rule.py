@@ -85,6 +85,7 @@ class TimingRule:
     least_delay_s: float = 4e-4  # a host that slept needs 0.1 to 0.35 ms longer for its first launches
     most_delay_s: float = 1e-2  # a launch queue holds some thousand kernels, which takes a host longer than this
     delay_per_host: float = 1.25  # times the host's time for a burst, beside the least
+    late_tries: int = 3  # of a reference's burst whose delay was over before the host had launched it all
 
     # What is seen of a race beside its ratio: `timing/looks.py` draws it, `trial/timed.py` and `trial/recurrence.py`
     # tell it.

@@ -1,6 +1,7 @@
 """How the judge times: bursts, baselines that are compiled ahead, whose turn it is, ceilings that were too low."""
 
 import random
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,7 +18,7 @@ from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import device_file, read_device
 from rag_kernels.eval.machine.device_lock import DeviceLock
-from rag_kernels.eval.messages.to_reference import CompileAhead, PrepareVariant
+from rag_kernels.eval.messages.to_reference import CallVariant, CompileAhead, PrepareVariant, Timed
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import SLOWER_ELSEWHERE, Candidate, FunctionalProblem, Passed
@@ -230,6 +231,29 @@ def test_a_worker_that_died_while_others_timed_is_not_torch_compiles_fault() -> 
     prepared = ["write", "PrepareVariant"]
     assert asked == ["write", "CompileAhead", "restart", *prepared, *prepared]
     assert times.variants == ["compile", "graph"] and not times.compile_note
+
+
+def test_a_gpus_reference_is_timed_behind_delays_that_its_host_is_in_time_for() -> None:
+    """Of a deep module a burst has as many calls as can be launched behind a delay; one that came late is repeated."""
+    host_s, asked = 1e-3, list[tuple[int, float]]()
+
+    def ask(request: object, *_: object, **__: object) -> Timed | None:
+        if not isinstance(request, CallVariant):
+            return None
+        delay_s = request.begin_s - time.monotonic()
+        asked.append((request.calls, delay_s))
+        late = request.calls * host_s > delay_s
+        return Timed(request.calls * (2e-3 if late else 5e-4), request.calls * host_s, late)
+
+    session: Any = SimpleNamespace(on_gpu=True, ask=ask, limits=Limits(), after_restart=[], call_limit_s=1.0)
+    times, rule = ReferenceTimes(session), TimingRule()
+    assert times.call("eager") == 5e-4 and times.host_s == {"eager": host_s}
+    assert [calls for calls, _ in asked] == [1, 1] and asked[1][1] > host_s > asked[0][1]
+    del asked[:]
+    assert times.call("eager", calls=64) == 5e-4 and asked[0][0] == 7
+    host_s = 2 * rule.most_delay_s
+    del asked[:]
+    assert times.call("eager") == 2e-3 and len(asked) == 2  # no delay is long enough
 
 
 def test_what_fails_when_it_is_prepared_again_is_told() -> None:

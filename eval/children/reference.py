@@ -298,10 +298,11 @@ class Reference:
             for inputs in self.inputs[:calls]:
                 self.kept.append(run(*inputs))
             host_s = perf_counter() - start
+            late = bool(events) and events[0].query()  # type: ignore[no-untyped-call]
             if events:
                 events[1].record()
         self._synchronize()
-        return Timed(events[0].elapsed_time(events[1]) / 1e3 if events else 0.0, host_s)
+        return Timed(events[0].elapsed_time(events[1]) / 1e3 if events else 0.0, host_s, late)
 
     def _outputs(self, taken: int | None) -> list[torch.Tensor]:
         return self.submitted if taken is None else self.kept_outputs.look_up(taken)

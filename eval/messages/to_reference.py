@@ -145,10 +145,14 @@ class CallVariant:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds that the device took, by events (0 where nothing was delayed), and until the host had made all calls."""
+    """Seconds that the device took, by events (0 where nothing was delayed), and until the host had made all calls.
+
+    `late`: the delay was over before the host had made them, so that the device may have waited for it.
+    """
 
     device_s: float
     host_s: float
+    late: bool
 
 
 @dataclass(frozen=True, slots=True)
