@@ -37,6 +37,7 @@ from rag_kernels.offline.fusion.online_reduction import one_pass
 from rag_kernels.offline.fusion.parts import Split
 from rag_kernels.offline.fusion.pieces import read_in_pieces
 from rag_kernels.offline.fusion.planner import Planner
+from rag_kernels.offline.fusion.product_statistics import with_grouped_columns
 from rag_kernels.offline.fusion.quantised import with_quantised
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
 from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, reads_of
@@ -189,6 +190,8 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
         lowered = laid_as_read(with_components_apart(lowered))
         specs.update(lowered.buffers)
         lowered = lowered.checked(checker, "The layout of temporary values")
+        if parameters.tensor:
+            lowered = with_grouped_columns(lowered, split_of(parameters))
         lowered = one_pass(lowered, KEPT_BYTES).checked(checker, "The rewriting to one pass")
     if owes_half(fp):
         lowered = with_reciprocals(lowered, on_gpu=backend == "cuda").checked(checker, "The rewriting to reciprocals")

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.loop_nest import Loop, Names, Nest, access_of, loop_over, merge, store_access
 from rag_kernels.offline.codegen.statements import Printer, Scope
+from rag_kernels.offline.fusion.loops import key_of
+from rag_kernels.offline.fusion.product_statistics import grouped_product
 from rag_kernels.offline.fusion.products import factors_of, shared_factor, tile_of
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
@@ -62,6 +64,11 @@ class Contraction:
     def totals(self) -> list[ir.Reduce]:
         """Return the sums: one or two."""
         return [self.total, *([self.other] if self.other else [])]
+
+    @property
+    def grouped(self) -> bool:
+        """Return whether what is stored is what groups of columns come to: those of the last loop of columns."""
+        return self.columns[-1].leaves[-1] in self.nest.region.reduced
 
     @property
     def rows(self) -> list[Loop]:
@@ -145,7 +152,7 @@ class Contraction:
 def sums_of(region: Region) -> list[ir.Reduce]:
     """Return the sums of products of a region: one, or two with a factor in common; none where it has anything else."""
     every = list(ir.walk(*region.stores.values()))
-    found = [v for v in every if isinstance(v, ir.Reduce)]
+    found = [v for v in every if isinstance(v, ir.Reduce) and not grouped_product(v)]
     inside = {a for v in region.stores.values() for g in v.dims for a in ir.leaves(g)} & set(region.reduced)
     if inside or any(isinstance(v, ir.Scan) for v in every) or not all(tile_of(v) for v in found):
         return []
@@ -160,7 +167,7 @@ def find_contraction(region: Region, names: Names) -> Contraction | None:
     if not sums or len(found) < len(sums):
         return None
     total, (left, right) = sums[0], found[0]
-    outer, reduced = set(region.outer), set(region.reduced)
+    outer, reduced = map(set, key_of(total))
     on_left = ir.tree_atoms(left) & outer
     on_right = ir.tree_atoms(right) & outer
     inner = innermost(region)
@@ -217,8 +224,8 @@ def arranged(
         order = sorted(atoms, key=lambda a: (-abs(stride.get(a, 0)), a.serial))
         return [loop_over(g, f"{letter}{k}", names) for k, g in enumerate(merge(order, every, pinned, names))]
 
-    across = {a: out.stride(a) for a in region.outer}
-    along = {a: max((accesses[v].stride(a) for v in side[0]), default=0) for a in region.reduced}
+    across = {a: out.stride(a) for a in rows | columns | batches}
+    along = {a: max((accesses[v].stride(a) for v in side[0]), default=0) for a in reduced}
     sides[0].lanes, sides[1].lanes = made(rows, across, "i"), made(columns, across, "j")
     for one, read in zip(sides, side, strict=True):
         one.lanes, one.loads = one.lanes or sides[1].lanes, read

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rag_kernels.eval.records import TensorSpec
-from rag_kernels.offline.fusion.loops import Key, key_of, ordered, reductions
+from rag_kernels.offline.fusion.loops import Key, key_of, loops_of, ordered, reductions
 from rag_kernels.offline.fusion.parts import Split, is_column, parts_of, parts_wanted
+from rag_kernels.offline.fusion.product_statistics import grouped_product
 from rag_kernels.offline.fusion.products import shared_factor, tile_of
 from rag_kernels.offline.fusion.regions import (
     SCANNED_PART,
@@ -46,7 +47,7 @@ from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.parameters import PIECE
 from rag_kernels.offline.ir.patterns import NARROWED, before_rounding, sixteen_bits, strip
 from rag_kernels.offline.ir.reductions import Kind
-from rag_kernels.offline.ir.rewriting import rewrite
+from rag_kernels.offline.ir.rewriting import rewrite, rewrite_each
 from rag_kernels.offline.lowering.steps import (
     Attended,
     Library,
@@ -55,6 +56,7 @@ from rag_kernels.offline.lowering.steps import (
     Scattered,
     Segmented,
     Stored,
+    values_of,
     with_values,
 )
 
@@ -73,6 +75,7 @@ class Planner:
     tiles: dict[ir.Value, frozenset[ir.Value]] = field(default_factory=dict)  # stored values -> their products in tiles
     depths: dict[ir.Value, int] = field(default_factory=dict)
     whole: set[ir.Value] = field(default_factory=set)  # reductions that some step wants whole, with another pass
+    groups: dict[ir.Value, list[ir.Reduce]] = field(default_factory=dict)  # by product: what groups of its columns are
     tiled: bool = False  # whether blocks share rows of the scans of this step
 
     def run(self, lowered: Lowered) -> list[Region | Library]:
@@ -80,6 +83,8 @@ class Planner:
         for step in lowered.steps:
             if isinstance(step, Stored):
                 self.find_whole(step.value)
+            for value in values_of(step):
+                self.find_groups(value)
         for step in lowered.steps:
             if isinstance(step, Library):
                 self.regions.append(step)
@@ -127,6 +132,13 @@ class Planner:
             case Segmented():
                 return SegmentRegion.of(read)
         return ScatterRegion.of(read)
+
+    def find_groups(self, value: ir.Value) -> None:
+        """Record the reductions of groups of a product's columns, which its nest stores all at once."""
+        for v in ir.walk(value):
+            product = grouped_product(v)
+            if product and isinstance(v, ir.Reduce) and v not in self.groups.setdefault(product, []):
+                self.groups[product].append(v)
 
     def find_whole(self, value: ir.Value) -> None:
         """Record the reductions of a stored value along whose loops it is stored: splitting them reads rows twice.
@@ -303,10 +315,10 @@ class Planner:
     def load_of(self, value: ir.Value) -> ir.Value:
         """Return a load of a value, which is stored now if it was not."""
         value = self.first(value)
+        if value not in self.stored and (product := grouped_product(value)):
+            self.store_groups(product, value)
         if value not in self.stored:
-            name = f"part{len(self.stored)}"
-            while name in self.buffers:
-                name += "_"
+            name = self.new_name()
             atoms = tuple(a for g in value.dims for a in ir.leaves(g))
             flat: ir.Value = replace(value, dims=tuple((a,) for a in atoms))  # one for each loop, none of size 1
             storage = rounding_of(value) or sixteen_bits(value) or value.dtype
@@ -316,6 +328,37 @@ class Planner:
             stored = tuple((a,) for a in atoms)
             self.stored[value] = ir.Load(value.dims, value.dtype, name, stored, forms, storage)
         return self.stored[value]
+
+    def new_name(self) -> str:
+        """Return the name of the next buffer."""
+        name = f"part{len(self.stored)}"
+        while name in self.buffers:
+            name += "_"
+        return name
+
+    def store_groups(self, product: ir.Value, value: ir.Value) -> None:
+        """Add the region that computes a product and stores what groups of its columns come to, this value's too."""
+        values = self.groups.get(product, [])
+        values = values if value in values else [value]
+        main, own = key_of(product), key_of(value)
+
+        def change(v: ir.Value) -> ir.Value | None:
+            if isinstance(v, ir.Reduce) and key_of(v) in {main, own}:
+                return None
+            if found := self.loaded(v):
+                return found
+            first = self.is_stored_first(v, main[0] | main[1], main[1] | own[1], main)
+            return self.load_of(v) if first else self.cut(v, main)
+
+        stores = dict[str, ir.Value]()
+        for one, changed in zip(values, rewrite_each(values, change), strict=True):
+            name, atoms = self.new_name(), loops_of(one)
+            stores[name] = ir.Op(tuple((a,) for a in atoms), one.dtype, Operator.SAME, (changed,))
+            self.buffers[name] = TensorSpec(stores[name].shape, one.dtype)
+            stored = tuple((a,) for a in atoms)
+            forms = tuple(ir.Form(((a, 1),)) for a in atoms)
+            self.stored[one] = ir.Load(one.dims, one.dtype, name, stored, forms, one.dtype)
+        self.add(Region(stores, ordered(own[0]), ordered(own[1] | main[1])))
 
     def halve(self, value: ir.Value) -> ir.Value | None:
         """Return a reduction of few long rows as two: partial rows, and the reduction of these; None to keep it."""

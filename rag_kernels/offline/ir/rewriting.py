@@ -6,7 +6,7 @@ nothing of loops and regions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rag_kernels.offline.ir import values as ir
 
@@ -16,9 +16,14 @@ def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> i
 
     `change` returns the replacement of a value, or None to keep it and visit its children.
     """
+    return rewrite_each((value,), change)[0]
+
+
+def rewrite_each(values: Sequence[ir.Value], change: Callable[[ir.Value], ir.Value | None]) -> tuple[ir.Value, ...]:
+    """Return several trees with some values replaced; what they have in common stays so."""
     memo: dict[ir.Value, ir.Value] = {}
     below: dict[ir.Value, tuple[ir.Value, ...]] = {}
-    path = [value]  # no recursion: chains of steps are deep
+    path = list(reversed(values))  # no recursion: chains of steps are deep
     while path:
         v = path[-1]
         if v not in memo and v not in below:
@@ -31,7 +36,7 @@ def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> i
         if v not in memo:
             memo[v] = rebuilt(v, memo.__getitem__)
         path.pop()
-    return memo[value]
+    return tuple(memo[value] for value in values)
 
 
 def rebuilt(value: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:

@@ -290,7 +290,7 @@ def few_rows_kernel(kernel: Kernel, columns: int) -> FewRowsKernel | None:
     `columns` of a block is a tuning parameter: 0 for no such kernel, 1 for what fits.
     """
     c, numbers = kernel.contraction, numbers_of(kernel.contraction, tf32=False)
-    if not columns or not numbers or c.second or c.phases or c.right.guards:
+    if not columns or not numbers or c.second or c.phases or c.right.guards or c.grouped:
         return None
     if c.count(c.rows) > MOST_OF_BYTES or c.count(c.columns) < LEAST_COLUMNS:
         return None

@@ -19,10 +19,12 @@ from rag_kernels.offline.codegen.loop_nest import Loop
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm.address_table import ROOM, can_step, steps_before, steps_each
+from rag_kernels.offline.cuda.gemm.column_groups import of_one_column
 from rag_kernels.offline.cuda.gemm.gemm import Kernel, Tile
 from rag_kernels.offline.cuda.gemm.tensor_core_text import BEGIN, EPILOGUE, LOOP, THREE
 from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
 from rag_kernels.offline.cuda.needs import Needs
+from rag_kernels.offline.fusion.product_statistics import GROUP
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import FLOAT8, HALF, STORED_ONLY
 from rag_kernels.offline.ir.patterns import narrow_dtype, sixteen_bits, strip
@@ -292,9 +294,12 @@ class TensorKernel(Kernel):
         scope = Scope()
         for total, after in zip(c.totals, ("", " + WIDE"), strict=False):
             scope.known[total] = f"tile[i * (COLUMNS + 8) + threadIdx.x % WIDE{after}]"
+        if c.grouped:
+            of_one_column(c, self.printer, scope)
         values = {b: self.printer.emit_stored(b, v, scope) for b, v in c.nest.region.stores.items()}
         places = {b: self.place(b) for b in values}
-        stores = [f"{places[b]} = {v};" for b, v in values.items()]
+        first = f"if (column % {GROUP} == 0) " if c.grouped else ""
+        stores = [f"{first}{places[b]} = {v};" for b, v in values.items()]
         return [
             *EPILOGUE.splitlines(),
             f"const {kind} column = column0 + threadIdx.x % WIDE;",

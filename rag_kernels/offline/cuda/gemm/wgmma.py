@@ -19,6 +19,7 @@ from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm import wgmma_text as text
+from rag_kernels.offline.cuda.gemm.column_groups import of_several_columns
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
 from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix, matrix_of, start_of_matrix
@@ -270,6 +271,8 @@ class WgmmaKernel(Kernel):
             if self.is_of_row(v):
                 self.printer.emit(v, rows)
         head = [*c.unflatten(c.rows, "row", kind), *rows.lines]
+        if c.grouped:
+            return self.joined(head, rows).splitlines()
         columns = c.unflatten(c.columns, "column", kind)
         if inside := self.inside():
             columns.append(f"if (!({inside})) continue;")
@@ -298,7 +301,7 @@ class WgmmaKernel(Kernel):
     @property
     def next(self) -> int:
         """Return how many neighbouring columns a thread takes: as many as are stored with sixteen bytes."""
-        stored = [self.printer.storage[b] for b in self.contraction.nest.region.stores]
+        stored = [] if self.contraction.grouped else [self.printer.storage[b] for b in self.contraction.nest.stores]
         loaded = [v.storage for v in self.tail_loads() if self.lies_in_eights(self.contraction.nest.accesses[v])]
         return 4 if {ITEMSIZE[one] for one in (*stored, *loaded)} == {4} else 8
 
@@ -340,13 +343,13 @@ class WgmmaKernel(Kernel):
         values = {b: self.printer.emit_stored(b, v, scope) for b, v in stores.items()}
         names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in stores}
         types = {b: f"Pack<{stored_type(self.printer.storage[b], 'cuda')}, {self.next}>" for b in stores}
-        loads = [
-            f"const {kind_} {name} = *reinterpret_cast<const {kind_}*>(&{place});"
-            for place, (name, kind_, _) in vectors.items()
-        ]
         return [
             *c.unflatten(c.columns, "column", kind),
-            *[*loads, *(f"{types[b]} {names[b]};" for b in stores), f"const {kind} inner = {inner.var};"],
+            *[
+                *vector_loads(vectors),
+                *(f"{types[b]} {names[b]};" for b in stores),
+                f"const {kind} inner = {inner.var};",
+            ],
             "#pragma unroll",
             f"for (int u = 0; u < {self.next}; ++u) {{",
             f"  const {kind} {inner.var} = inner + u;",
@@ -354,6 +357,28 @@ class WgmmaKernel(Kernel):
             "}",
             *(f"*reinterpret_cast<{types[b]}*>(&{self.place(b)}) = {names[b]};" for b in stores),
         ]
+
+    def joined(self, head: list[str], rows: Scope) -> str:
+        """Return the operators behind the sum, what groups of columns come to, and the stores of that."""
+        c, scope = self.contraction, Scope(rows)
+        stores, inner, vectors = c.nest.region.stores, c.columns[-1].var, self.vectors()
+        scope.known |= {place: f"float({name}.x[u])" for place, (name, _, _) in vectors.items()}
+        scope.known |= {c.total: "sum[u]"}
+        place = f"const {self.kind} {inner} = inner + u;"
+        groups = of_several_columns(c, self.printer, scope, self.next, place)
+        values = {b: self.printer.emit_stored(b, v, scope) for b, v in stores.items()}
+        lines = [
+            *head,
+            *c.unflatten(c.columns, "column", self.kind),
+            *vector_loads(vectors),
+            f"const {self.kind} inner = {inner};",
+            *groups,
+            "if (line == down && inner == 0) {",
+            *indent([*scope.lines, *(f"{self.place(b)} = {v};" for b, v in values.items())]),
+            "}",
+        ]
+        text_ = text.JOINED.replace("TAIL", "\n".join(indent(indent(lines))))
+        return text_.replace("NEXT", str(self.next)).replace("KIND", self.kind)
 
     def tail_of_one(self, scope: Scope) -> list[str]:
         """Return the operators and stores of one column."""
@@ -403,14 +428,16 @@ class WgmmaKernel(Kernel):
         return all(self.lies_in_eights(stores[b]) for b in self.contraction.nest.region.stores)
 
     def widths(self, pointers: dict[str, str]) -> dict[str, str]:
-        if not self.wide_tail():
-            return {}
+        return {} if self.contraction.grouped or not self.wide_tail() else {"wide_tail": self.in_eights(pointers)}
+
+    def in_eights(self, pointers: dict[str, str]) -> str:
+        """Return when what is stored and loaded behind the sum can be taken eight columns at a time, as C."""
         c = self.contraction
-        stores = {b: c.nest.stores[b] for b in c.nest.region.stores}
+        stores = {} if c.grouped else {b: c.nest.stores[b] for b in c.nest.region.stores}
         loads = {v.buffer: c.nest.accesses[v] for v in self.tail_loads() if self.lies_in_eights(c.nest.accesses[v])}
         every = [*stores.values(), *loads.values()]
         places = list(dict.fromkeys(pointers[b] for b in (*stores, *loads)))
-        return {"wide_tail": self.multiples(c.columns[-1], every, places, of=8)}
+        return self.multiples(c.columns[-1], every, places, of=8)
 
     # The launch -------------------------------------------------------------------------------------------------
 
@@ -419,7 +446,8 @@ class WgmmaKernel(Kernel):
         sizes = ", ".join(dict.fromkeys(f"int64_t({size})" for m in self.maps.values() for size in m.sizes))
         large = " && ".join(f"{text} >= {COPIED}" for text in map(self.contraction.extents, self.lanes))
         reads = " && ".join(self.reads(matrix, pointers) for matrix in self.maps.values())
-        return f"(({reads}) || ({large} && tma_counts({{{sizes}}})))"
+        condition = f"(({reads}) || ({large} && tma_counts({{{sizes}}})))"
+        return f"{condition} && {self.in_eights(pointers)}" if self.contraction.grouped else condition
 
     def reads(self, matrix: Matrix, pointers: dict[str, str]) -> str:
         """Return when the copy engine can read a factor, as C."""
@@ -506,6 +534,14 @@ class WgmmaKernel(Kernel):
         ]
 
 
+def vector_loads(vectors: dict[str, tuple[str, str, Access]]) -> list[str]:
+    """Return the statements that load what neighbours share."""
+    return [
+        f"const {kind} {name} = *reinterpret_cast<const {kind}*>(&{place});"
+        for place, (name, kind, _) in vectors.items()
+    ]
+
+
 def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKernel | None:
     """Return the kernel for a contraction in one pass that the copy engine can feed, or None.
 
@@ -521,7 +557,7 @@ def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKer
     if c.second and (second is None or second.by != right.by):
         return None
     if numbers == "tf32":
-        turned = right.lanes_inside and not left.lanes_inside
+        turned = right.lanes_inside and not left.lanes_inside and not c.grouped  # else rows would be split among warps
         left, right = (right, left) if turned else (left, right)
         right = right.turned() if right.lanes_inside else right
         if c.second and (turned or right.steps[0] != {(): 1}):

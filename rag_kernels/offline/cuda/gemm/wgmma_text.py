@@ -278,6 +278,23 @@ if (top + DOWN <= rows && ALL_INSIDE) {
     if (top + e / (ACROSS / NEXT) < rows && COLUMN_OF_VECTOR < columns) several(e);
 }"""
 
+# Where groups of columns are reduced, the lanes of a warp do so together: those below the last row repeat it.
+JOINED = """\
+if (top < rows && from < columns) {
+#pragma unroll
+  for (int i = 0; i < DOWN * ACROSS / NEXT / 32; ++i) {
+    const int line = (lane + 32 * i) / (ACROSS / NEXT), in = lane % (ACROSS / NEXT) * NEXT;
+    const int down = line < rows - top ? line : rows - top - 1;
+    const KIND row = top + down, column = from + in;
+    const float* const at = staged + down * PITCH;
+    float sum[NEXT];
+#pragma unroll
+    for (int u = 0; u < NEXT; u += 4)
+      *reinterpret_cast<float4*>(&sum[u]) = *reinterpret_cast<const float4*>(at + (in ^ exchanged(down) ^ u));
+TAIL
+  }
+}"""
+
 # ... or, where these cannot be stored at once, one column, of which it goes down the rows. What lies where results do
 # is loaded for several rows before anything is made of it: registers are few here, and nobody else brings it forward.
 ONE = """\
