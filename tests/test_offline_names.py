@@ -42,7 +42,13 @@ PAIR = Case(
     "torch.randn(1)",
     init="self.g = nn.Linear(64, 64); self.h = nn.Linear(64, 64)",
 )
-PAIRS = {"pair": PAIR, "pair_16": halved(PAIR, "bfloat16")}
+ROWS = Case(
+    "s = self.l(x); return s.logsumexp(1), s.amax(1)",
+    "torch.randn(64, 64)",
+    "torch.randn(1)",
+    init="self.l = nn.Linear(64, 64)",
+)
+PAIRS = {"pair": PAIR, "pair_16": halved(PAIR, "bfloat16"), "rows_16": halved(ROWS, "bfloat16")}
 PIECES = Case(
     "return self.c(x)", "torch.randn(1, 24, 9, 9)", "torch.randn(1)", init="self.c = nn.ConvTranspose2d(24, 8, 4, 2)"
 )

@@ -15,17 +15,17 @@ from rag_kernels.offline.compose import write
 from rag_kernels.offline.cuda.function import CudaParameters
 
 LINEAR = "self.l = nn.Linear(144, 288)"
-LOSS = "F.gelu(self.l(x)).sum(1, keepdim=True) * 2, (self.l(x) * y).amax(1)"
+LOSS = "s = self.l(x); return F.gelu(s).sum(1, keepdim=True) * 2, (s * y).amax(1)"
 
 # Sums and extremes, layouts of both factors, batches, split depths, edges; parameters that choose tiles and clusters.
 HOPPER = {
     "sum and maximum": (
-        Case(f"return {LOSS}", "torch.randn(200, 144)", "torch.randn(200, 288)", init=LINEAR),
+        Case(LOSS, "torch.randn(200, 144)", "torch.randn(200, 288)", init=LINEAR),
         "bfloat16",
         CudaParameters(products=2, shape=128128, clusters=2, turns=2),
     ),
     "sum and maximum in tf32": (
-        Case(f"return {LOSS}", "torch.randn(200, 144)", "torch.randn(200, 288)", init=LINEAR),
+        Case(LOSS, "torch.randn(200, 144)", "torch.randn(200, 288)", init=LINEAR),
         "float32",
         CudaParameters(products=2, tensor=2),
     ),
@@ -52,6 +52,11 @@ HOPPER = {
         ),
         "bfloat16",
         CudaParameters(products=2, shape=64064, few=0),
+    ),
+    "lanes side by side in tf32": (
+        Case("return (x @ y).abs().amin(1)", "torch.randn(136, 72)", "torch.randn(72, 160)"),
+        "float32",
+        CudaParameters(products=2, tensor=2),
     ),
     "a depth in parts": (
         Case("return (x @ y).square().mean(1)", "torch.randn(40, 1096)", "torch.randn(1096, 96)"),

@@ -190,7 +190,7 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
         lowered = laid_as_read(with_components_apart(lowered))
         specs.update(lowered.buffers)
         lowered = lowered.checked(checker, "The layout of temporary values")
-        if parameters.tensor:
+        if isinstance(parameters, CudaParameters) and parameters.tensor:
             lowered = with_grouped_columns(lowered, split_of(parameters))
         lowered = one_pass(lowered, KEPT_BYTES).checked(checker, "The rewriting to one pass")
     if owes_half(fp):

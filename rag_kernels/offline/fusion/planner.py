@@ -315,7 +315,8 @@ class Planner:
     def load_of(self, value: ir.Value) -> ir.Value:
         """Return a load of a value, which is stored now if it was not."""
         value = self.first(value)
-        if value not in self.stored and (product := grouped_product(value)):
+        product = None if value in self.stored else grouped_product(value)
+        if product and isinstance(value, ir.Reduce):
             self.store_groups(product, value)
         if value not in self.stored:
             name = self.new_name()
@@ -336,7 +337,7 @@ class Planner:
             name += "_"
         return name
 
-    def store_groups(self, product: ir.Value, value: ir.Value) -> None:
+    def store_groups(self, product: ir.Reduce, value: ir.Reduce) -> None:
         """Add the region that computes a product and stores what groups of its columns come to, this value's too."""
         values = self.groups.get(product, [])
         values = values if value in values else [value]
