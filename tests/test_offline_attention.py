@@ -243,11 +243,16 @@ def test_rows_of_the_least_number_are_as_the_graph_has_them(dtype: str, share: s
 
 
 def test_the_text_for_hopper_is_written_where_it_serves() -> None:
-    body = "return F.scaled_dot_product_attention(x, x, x, is_causal=True)"
-    for sizes, serves in (("2, 4, 256, 128", True), ("2, 4, 256, 36", False), ("2, 4, 16, 128", False)):
-        fp = functional("hopper", Case(body, f"torch.randn({sizes}).half()", "torch.randn(1)"))
+    """Keys and values have widths of their own: a tile has as many keys as fit beside both."""
+    body = "return F.scaled_dot_product_attention(x, x, y, is_causal=True)"
+    for rows, wide, values, keys in ((256, 128, 128, 128), (256, 192, 128, 128), (256, 192, 192, 96), (256, 64, 256, 64)):
+        fp = functional("hopper", Case(body, *(f"torch.randn(2, 4, {rows}, {n}).half()" for n in (wide, values))))
         plan = write(fp, CudaParameters(attention=2))
-        assert plan is not None and ("_hopper<<<" in plan.candidate.source) == serves
+        assert plan is not None and f"D = {wide}, E = {values}, KEYS = {keys}," in plan.candidate.source
+    for rows, wide, values in ((256, 36, 36), (16, 128, 128), (256, 128, 36)):
+        fp = functional("elsewhere", Case(body, *(f"torch.randn(2, 4, {rows}, {n}).half()" for n in (wide, values))))
+        plan = write(fp, CudaParameters(attention=2))
+        assert plan is not None and "_hopper<<<" not in plan.candidate.source
 
 
 def test_a_linear_layer_reads_heads_side_by_side() -> None:

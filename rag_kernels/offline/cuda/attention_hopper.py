@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 ROOM = 227 << 10  # bytes of shared memory of a block
 SPARE = 1024 + 512  # for alignment, and for barriers
+KEYS = (128, 96, 64)  # of a tile: the most that fit
+REGISTERS = 176  # of a thread, for its sums of values, a tile's scores, and these as weights
 
 BODY = """\
-  constexpr int ROWS = 64 * GROUPS, CHUNKS = (D + 63) / 64;
-  constexpr int Q_BYTES = ROWS * CHUNKS * 128, KV_BYTES = KEYS * CHUNKS * 128;
+  constexpr int ROWS = 64 * GROUPS, CHUNKS = (D + 63) / 64, V_CHUNKS = (E + 63) / 64;
+  constexpr int Q_BYTES = ROWS * CHUNKS * 128, K_BYTES = KEYS * CHUNKS * 128, V_BYTES = KEYS * V_CHUNKS * 128;
+  constexpr int Q_ROOM = ROWS * (CHUNKS < V_CHUNKS ? V_CHUNKS : CHUNKS) * 128;  // results go out through it
   extern __shared__ float shared[];
-  const uint32_t q0 = (rk::tma_address(shared) + 1023) & ~1023u, k0 = q0 + QUERIES * Q_BYTES;
-  const uint32_t v0 = k0 + STAGES * KV_BYTES;
+  const uint32_t q0 = (rk::tma_address(shared) + 1023) & ~1023u, k0 = q0 + QUERIES * Q_ROOM;
+  const uint32_t v0 = k0 + STAGES * K_BYTES;
   __shared__ __align__(8) uint64_t bars[4 * STAGES + 2 * QUERIES];
   const uint32_t k_full = rk::tma_address(bars), k_empty = k_full + 8 * STAGES, v_full = k_empty + 8 * STAGES;
   const uint32_t v_empty = v_full + 8 * STAGES, q_full = v_empty + 8 * STAGES, q_empty = q_full + 8 * QUERIES;
@@ -64,17 +67,17 @@ HEAD_INDICES
         if (tile >= QUERIES) rk::mbarrier_wait(q_empty + 8 * qs, (tile / QUERIES - 1) & 1);
         rk::mbarrier_expect(q_full + 8 * qs, Q_BYTES);
         for (int c = 0; c < CHUNKS; ++c)
-          rk::tma_load(&map_q, q0 + qs * Q_BYTES + c * ROWS * 128, q_full + 8 * qs, c * 64, row0, PLACE_Q);
+          rk::tma_load(&map_q, q0 + qs * Q_ROOM + c * ROWS * 128, q_full + 8 * qs, c * 64, row0, PLACE_Q);
         for (int j = low; j < high; ++j, ++it) {
           const int s = it % STAGES, parity = (it / STAGES - 1) & 1;
           if (it >= STAGES) rk::mbarrier_wait(k_empty + 8 * s, parity);
-          rk::mbarrier_expect(k_full + 8 * s, KV_BYTES);
+          rk::mbarrier_expect(k_full + 8 * s, K_BYTES);
           for (int c = 0; c < CHUNKS; ++c)
-            rk::tma_load(&map_k, k0 + s * KV_BYTES + c * KEYS * 128, k_full + 8 * s, c * 64, j * KEYS, PLACE_K);
+            rk::tma_load(&map_k, k0 + s * K_BYTES + c * KEYS * 128, k_full + 8 * s, c * 64, j * KEYS, PLACE_K);
           if (it >= STAGES) rk::mbarrier_wait(v_empty + 8 * s, parity);
-          rk::mbarrier_expect(v_full + 8 * s, KV_BYTES);
-          for (int c = 0; c < CHUNKS; ++c)
-            rk::tma_load(&map_v, v0 + s * KV_BYTES + c * KEYS * 128, v_full + 8 * s, c * 64, j * KEYS, PLACE_V);
+          rk::mbarrier_expect(v_full + 8 * s, V_BYTES);
+          for (int c = 0; c < V_CHUNKS; ++c)
+            rk::tma_load(&map_v, v0 + s * V_BYTES + c * KEYS * 128, v_full + 8 * s, c * 64, j * KEYS, PLACE_V);
         }
       }
     return;
@@ -83,7 +86,7 @@ HEAD_INDICES
   const int mine = group - 1;
   const bool leader = threadIdx.x % 128 == 0;
   if (IN_TURN && mine == 1) rk::group_arrive<256>(4);
-  float s[KEYS / 2], o[D / 2];
+  float s[KEYS / 2], o[E / 2];
   uint32_t p[KEYS / 16][4];
   for (int t = blockIdx.x; t < tiles; t += gridDim.x, ++tile) {
     int row0, head, low, high;
@@ -92,7 +95,7 @@ HEAD_INDICES
 HEAD_INDICES
 SCORE
     const int qs = tile % QUERIES, i0 = row0 + mine * 64, i1 = i0 + 63 < rows ? i0 + 63 : rows - 1, count = high - low;
-    const uint32_t qw = q0 + qs * Q_BYTES + mine * 8192;
+    const uint32_t qw = q0 + qs * Q_ROOM + mine * 8192;
     const int r = i0 + warp * 16 + lane / 4;
     const int mine_of[2] = {r < rows ? r : rows - 1, r + 8 < rows ? r + 8 : rows - 1};
     const int inside = int(of_first(i1)), outside = int(of_end(i0 < rows ? i0 : rows - 1));
@@ -154,7 +157,7 @@ SCORE
 #pragma unroll
       for (int kk = 0; kk < D / 16; ++kk)
         MULTIPLY_SCORES(s, rk::wgmma_descriptor(qw + kk / 4 * ROWS * 128 + kk % 4 * 32, 16, 1024),
-                        rk::wgmma_descriptor(k0 + st * KV_BYTES + kk / 4 * KEYS * 128 + kk % 4 * 32, 16, 1024), kk);
+                        rk::wgmma_descriptor(k0 + st * K_BYTES + kk / 4 * KEYS * 128 + kk % 4 * 32, 16, 1024), kk);
       rk::wgmma_commit();
     };
     const auto begin_weigh = [&](int i) {
@@ -163,11 +166,11 @@ SCORE
       rk::wgmma_fence();
 #pragma unroll
       for (int kk = 0; kk < KEYS / 16; ++kk)
-        MULTIPLY_VALUES(o, p[kk], rk::wgmma_descriptor(v0 + st * KV_BYTES + kk * 2048, KEYS * 128, 1024), 1);
+        MULTIPLY_VALUES(o, p[kk], rk::wgmma_descriptor(v0 + st * V_BYTES + kk * 2048, KEYS * 128, 1024), 1);
       rk::wgmma_commit();
     };
 #pragma unroll
-    for (int i = 0; i < D / 2; ++i) o[i] = 0.0f;
+    for (int i = 0; i < E / 2; ++i) o[i] = 0.0f;
     if (count > 0) {
       begin_scores(it);
       rk::wgmma_wait<0>();
@@ -188,7 +191,7 @@ SCORE
         rk::wgmma_hold(o);
         if (leader) rk::mbarrier_arrive(v_empty + 8 * ((it + j - 1) % STAGES));
 #pragma unroll
-        for (int i = 0; i < D / 2; ++i) o[i] *= shrink[(i >> 1) & 1];
+        for (int i = 0; i < E / 2; ++i) o[i] *= shrink[(i >> 1) & 1];
         keep();
       }
       begin_weigh(it + count - 1);
@@ -203,13 +206,13 @@ SCORE
       sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
       shrink[h] = 1.0f / sum[h];
 #pragma unroll
-      for (int i = 0; i < D / 2; ++i)
+      for (int i = 0; i < E / 2; ++i)
         if (((i >> 1) & 1) == h) o[i] = sum[h] == 0.0f ? EMPTY : o[i] * shrink[h];
     }
     // Out through the shared memory of these 64 queries, which nobody reads any more.
     rk::group_sync<128>(group);
 #pragma unroll
-    for (int i = 0; i < D / 8; i += 2) {
+    for (int i = 0; i < E / 8; i += 2) {
       const int row = warp * 16 + lane % 16, chunk = i % 8 + lane / 16;
       uint32_t four[4];
 #pragma unroll
@@ -220,7 +223,7 @@ SCORE
     rk::group_sync<128>(group);
     if (leader) {
       if (i0 < rows)
-        for (int c = 0; c < CHUNKS; ++c) rk::tma_store(&map_out, qw + c * ROWS * 128, c * 64, i0, PLACE_OUT);
+        for (int c = 0; c < V_CHUNKS; ++c) rk::tma_store(&map_out, qw + c * ROWS * 128, c * 64, i0, PLACE_OUT);
       rk::store_commit();
       rk::store_wait_read<0>();
       rk::mbarrier_arrive(q_empty + 8 * qs);
@@ -235,13 +238,16 @@ class HopperAttention:
 
     def __init__(self, attention: CudaAttention, *, keys: int = 0, in_turn: int = 1) -> None:
         self.of, self.nest = attention, attention.nest
-        self.depth = attention.depth
-        chunks = -(-self.depth // 64)
-        self.groups = 3 if chunks == 1 and attention.nest.factor is not None else 2
-        self.keys = keys or (128 if chunks <= 2 else 96 if chunks == 3 else 64)
+        self.depth, self.columns = attention.depth, attention.columns
+        chunks, of_values = -(-self.depth // 64), -(-self.columns // 64)
+        self.groups = 3 if chunks == of_values == 1 and attention.nest.factor is not None else 2
         self.in_turn = int(in_turn and self.groups == 2)
-        queries, pair = 64 * self.groups * chunks * 128, 2 * self.keys * chunks * 128
-        self.queries = 2 if ROOM - SPARE - 2 * queries >= 2 * pair else 1
+        queries, key = 64 * self.groups * max(chunks, of_values) * 128, (chunks + of_values) * 128
+        left = ROOM - SPARE - queries
+        fits = [n for n in KEYS if 2 * n * key <= left and self.columns // 2 + n * 3 // 4 <= REGISTERS]
+        self.keys = keys or next(iter(fits), KEYS[-1])
+        pair = self.keys * key
+        self.queries = 2 if left - queries >= 2 * pair else 1
         self.stages = min(4, (ROOM - SPARE - self.queries * queries) // pair)
         self.shared = self.queries * queries + self.stages * pair + 1024
         self.outer = (*self.nest.batch, *self.nest.rows[1:])
@@ -250,7 +256,7 @@ class HopperAttention:
         """Return whether there is such a kernel for this attention."""
         of, a, nest = self.of, self.of.region.attended, self.nest
         one = nest.rows and len(nest.keys) == 1 and len(self.outer) <= 3 and nest.rows[0].size >= 64
-        same = of.sixteen and a.storage == a.q.storage and of.columns == of.depth and of.depth % 16 == 0
+        same = of.sixteen and a.storage == a.q.storage and of.depth % 16 == of.columns % 16 == 0
         return bool(
             one and same and self.stages >= 2 and of.index == "int" and nest.stride(nest.out, nest.columns) == "1"
         )
@@ -271,15 +277,15 @@ class HopperAttention:
         row, key = nest.rows[0], nest.keys[0]
         lines, conditions = [], []
         pointers = {n: value for _, n, value in self.of.parameters()}
-        for name, buffer, access, leaf, box in (
-            ("q", a.q.buffer, nest.q, row, 64 * self.groups),
-            ("k", a.k.buffer, nest.k, key, self.keys),
-            ("v", a.v.buffer, nest.v, key, self.keys),
-            ("out", a.buffer, nest.out, row, 64),
+        for name, buffer, access, leaf, box, across in (
+            ("q", a.q.buffer, nest.q, row, 64 * self.groups, self.depth),
+            ("k", a.k.buffer, nest.k, key, self.keys, self.depth),
+            ("v", a.v.buffer, nest.v, key, self.keys, self.columns),
+            ("out", a.buffer, nest.out, row, 64, self.columns),
         ):
             start = f" + {text_of(access.constant)}" if access.constant else ""
             pointer = f"({pointers[c_name(buffer) + '_p']}{start})"
-            sizes, strides = [str(self.depth), names[leaf]], ["1", self.step(access, leaf) or "8"]
+            sizes, strides = [str(across), names[leaf]], ["1", self.step(access, leaf) or "8"]
             for other in self.outer:
                 step = self.step(access, other)
                 sizes.append(names[other] if step else "1")
@@ -296,7 +302,7 @@ class HopperAttention:
     def note(self, needs: Needs) -> None:
         """Note what the kernel calls."""
         needs.copy_engine = True
-        needs.columns |= {self.keys, self.depth}
+        needs.columns |= {self.keys, self.columns}
 
     def text(self, name: str, declared: str, given: str) -> tuple[list[str], list[str], str]:
         """Return the kernel, the statements that launch it, and the condition under which it serves."""
@@ -323,7 +329,7 @@ class HopperAttention:
                 text = f"PLAIN ? fmaf({value}, of_products, -base) : {value} - base"
                 body = body.replace(text, f"({value} - base) * {of.unit}")
         rows, keys = names[nest.rows[0]], names[nest.keys[0]]
-        constants = f"D = {self.depth}, KEYS = {self.keys}, GROUPS = {self.groups}, STAGES = {self.stages}"
+        constants = f"D = {self.depth}, E = {self.columns}, KEYS = {self.keys}, GROUPS = {self.groups}, STAGES = {self.stages}"
         constants += f", QUERIES = {self.queries}, IN_TURN = {self.in_turn}, PLAIN = {int(plain)}"
         kernel = [
             f"__global__ void __launch_bounds__({128 * (self.groups + 1)}, 1)",
@@ -342,7 +348,7 @@ class HopperAttention:
             *maps,
             f"const int heads = int({heads_text}), across = ({rows} + {64 * self.groups - 1}) / {64 * self.groups};",
             "// So many heads have keys and values that fit in L2.",
-            f"const int fitting = (24 << 20) / ({keys} * {4 * self.depth} + 1);",
+            f"const int fitting = (24 << 20) / ({keys} * {2 * (self.depth + self.columns)} + 1);",
             "const int together = int(attend::most_of(1, attend::least_of(heads, fitting)));",
             f"cudaFuncSetAttribute({name}_hopper, cudaFuncAttributeMaxDynamicSharedMemorySize, {self.shared});",
             "const int most_blocks = rk::processors(), wanted = across * heads;",
