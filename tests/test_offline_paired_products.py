@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
+from support.emulated_texts import heads
 from support.generated_kernels import Case, functional, halved
-from support.tensor_core_drafts import TAIL, drafted, for_hopper, limit, ratio
+from support.tensor_core_drafts import RATIO, TAIL, drafted, for_hopper, limit, ratio
 
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.graph.gates import with_gates_apart
@@ -98,6 +99,36 @@ def test_two_products_of_one_factor_are_one_kernel(name: str, tmp_path: Path) ->
     other = re.sub(r"if \((built && .*)\) \{", "if (false) {", plan.candidate.source)
     plan = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=other))
     assert ratio(plan, fp, tmp_path / "other") < limit(parameters)  # as at sizes that the copy engine cannot read
+
+
+def test_the_backward_of_a_gate_computes_each_product_once(tmp_path: Path) -> None:
+    """Eight products in seven kernels: the gate's two in one, which stores both for what the gradient's product has
+    behind it; what is read along its lines and across them is stored once.
+    """
+    body = (
+        "g, u = x @ self.g.t(), x @ self.u.t(); s = torch.sigmoid(g.float()); a = (g.float() * s).to(x.dtype); "
+        "dh = y @ self.d; dw = y.t() @ (a * u); du = dh * a; "
+        "dg = (dh.float() * u.float() * (s * (1 + g.float() * (1 - s)))).to(x.dtype); "
+        "return dg @ self.g + du @ self.u, dg.t() @ x, du.t() @ x, dw"
+    )
+    init = "self.g, self.u = (nn.Parameter(torch.randn(136, 264) * 264**-0.5) for _ in 'gu'); "
+    init += "self.d = nn.Parameter(torch.randn(264, 136) * 136**-0.5)"
+    case = halved(Case(body, "torch.randn(72, 264)", "torch.randn(72, 264)", init=init), "bfloat16")
+    fp, plan = drafted("gate_backward", case, CudaParameters(products=2), "second_map", regions=7)
+    assert ratio(for_hopper(plan), fp, tmp_path) < RATIO
+    other = re.sub(r"if \((built && .*)\) \{", "if (false) {", plan.candidate.source)
+    plan = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=other))
+    assert ratio(plan, fp, tmp_path / "other") < RATIO
+
+
+def test_a_product_with_its_bias_is_stored_by_the_first_that_has_it(tmp_path: Path) -> None:
+    """And what is read across its lines alone lies as it is computed: two products, and one kernel for both others."""
+    body = "z, h = self.l(x), y @ self.l.weight.t(); return z.sigmoid() * h, (z.tanh() * 0.5).t() @ x, z.exp().t() @ y"
+    init = "self.l = nn.Linear(264, 136)"
+    case = halved(Case(body, "torch.randn(72, 264)", "torch.randn(72, 264)", init=init), "bfloat16")
+    fp, plan = drafted("bias", case, CudaParameters(products=2), regions=5)
+    assert sum("products" in head for head in heads(plan.candidate.source)) == 3
+    assert ratio(for_hopper(plan), fp, tmp_path) < RATIO
 
 
 def test_a_product_in_pieces_that_are_no_gate_stays_one() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rag_kernels.eval.records import TensorSpec
+from rag_kernels.offline.fusion.computed_again import worth_keeping
 from rag_kernels.offline.fusion.loops import Key, key_of, loops_of, ordered, reductions
 from rag_kernels.offline.fusion.parts import Split, is_column, parts_of, parts_wanted
 from rag_kernels.offline.fusion.product_statistics import grouped_product
@@ -74,6 +75,7 @@ class Planner:
     scans: dict[ir.Value, ir.Value] = field(default_factory=dict)  # long scans -> the same in parts
     tiles: dict[ir.Value, frozenset[ir.Value]] = field(default_factory=dict)  # stored values -> their products in tiles
     depths: dict[ir.Value, int] = field(default_factory=dict)
+    kept: set[ir.Value] = field(default_factory=set)  # products that the first nest which has one stores for others
     whole: set[ir.Value] = field(default_factory=set)  # reductions that some step wants whole, with another pass
     groups: dict[ir.Value, list[ir.Reduce]] = field(default_factory=dict)  # by product: what groups of its columns are
     tiled: bool = False  # whether blocks share rows of the scans of this step
@@ -85,6 +87,7 @@ class Planner:
                 self.find_whole(step.value)
             for value in values_of(step):
                 self.find_groups(value)
+        self.kept |= worth_keeping(step.value for step in lowered.steps if isinstance(step, Stored))
         for step in lowered.steps:
             if isinstance(step, Library):
                 self.regions.append(step)
@@ -171,6 +174,9 @@ class Planner:
         )
         outer, reduced = main or (frozenset(root), frozenset())
         self.add(Region({buffer: value}, ordered(outer), ordered(reduced), {buffer: slot} if slot else {}))
+        for product in [v for v in ir.walk(value) if v in self.kept]:
+            self.kept.remove(product)
+            self.load_of(product, here=True)
 
     def narrowed(self, value: ir.Value) -> ir.Value | None:
         """Return a reduction of what is expanded as one of what is not, stored first and expanded; None for others."""
@@ -273,7 +279,15 @@ class Planner:
         pieces = one.slots.keys() & other.written.keys()
         if pieces and (len(one.slots) + len(other.slots) > MOST_PIECES or self.products(one)):
             return True
-        return self.products(one) != self.products(other) or self.is_tiled(one) != self.is_tiled(other)
+        return not self.have_the_same_products(one, other) or self.is_tiled(one) != self.is_tiled(other)
+
+    def have_the_same_products(self, one: Region, other: Region) -> bool:
+        """Return whether two regions have the same products, or one has some of the other's, in the same order."""
+        mine, theirs = self.products(one), self.products(other)
+        if not mine or not theirs:
+            return mine == theirs
+        alike = {innermost(value) for value in [*one.stores.values(), *other.stores.values()]}
+        return len(alike) == 1 and (mine <= theirs or theirs <= mine)
 
     def named_apart(self, region: Region, other: Region) -> Region:
         """Return the region with names of its own for pieces of buffers of which the other one stores a piece."""
@@ -312,8 +326,8 @@ class Planner:
         """Return a load of a value if it is stored."""
         return self.stored.get(self.first(value))
 
-    def load_of(self, value: ir.Value) -> ir.Value:
-        """Return a load of a value, which is stored now if it was not."""
+    def load_of(self, value: ir.Value, *, here: bool = False) -> ir.Value:
+        """Return a load of a value, which is stored now if it was not; `here` by the nest that computes it already."""
         value = self.first(value)
         product = None if value in self.stored else grouped_product(value)
         if product and isinstance(value, ir.Reduce):
@@ -321,7 +335,8 @@ class Planner:
         if value not in self.stored:
             name = self.new_name()
             atoms = tuple(a for g in value.dims for a in ir.leaves(g))
-            flat: ir.Value = replace(value, dims=tuple((a,) for a in atoms))  # one for each loop, none of size 1
+            dims = tuple((a,) for a in atoms)  # one for each loop, none of size 1
+            flat = ir.Op(dims, value.dtype, Operator.SAME, (value,)) if here else replace(value, dims=dims)
             storage = rounding_of(value) or sixteen_bits(value) or value.dtype
             self.buffers[name] = TensorSpec(flat.shape, storage)
             self.store(name, before_rounding(flat, storage))

@@ -242,30 +242,37 @@ class Lowering:
                 else:
                     entry.values = tuple(self.reload(v) for v in entry.values)
 
-    def reload(self, value: ir.Value) -> ir.Load:
-        """Return the value as a load with loops of its own, stored now if it was not."""
-        name = self.store(value)
+    def reload(self, value: ir.Value, dtype: str = "") -> ir.Load:
+        """Return the value as a load with loops of its own, stored now if it was not; in a dtype if one is named."""
+        name = self.store(value, dtype=dtype)
         return ir.load(name, self.specs[name].shape, self.specs[name].dtype)
 
-    def reload_laid(self, value: ir.Value) -> ir.Value:
+    def reload_laid(self, value: ir.Value, dtype: str = "", *, as_computed: bool = False) -> ir.Value:
         """Return the value as a load with loops of its own: of what is stored already in another order of dimensions if
-        there is such, and of one element along the dimensions in which it is expanded."""
+        there is such, and of one element along the dimensions in which it is expanded; in a dtype if one is named.
+
+        What is stored now lies as it is read, or `as_computed`."""
+        dtype = dtype or self.storage.get(value, value.dtype)
         groups, own = [ir.leaves(group) for group in value.dims], ir.tree_atoms(value)
         if any(group and own.isdisjoint(group) for group in groups):
             narrow = self.with_dims(value, tuple(() if own.isdisjoint(group) else group for group in groups))
-            found = self.reload_laid(narrow)
+            found = self.reload_laid(narrow, dtype, as_computed=as_computed)
             wide = zip(found.dims, groups, strict=True)
             return self.with_dims(found, tuple(group if own.isdisjoint(group) else mine for mine, group in wide))
-        for (kept, dtype), name in self.kept.items():
+        for (kept, stored), name in self.kept.items():
             laid = [ir.leaves(group) for group in kept.dims]
-            if strip(kept) is not strip(value) or dtype != self.storage.get(value, value.dtype):
+            if strip(kept) is not strip(value) or stored != dtype:
                 continue
             long = [group for group in groups if group]
             if len(set(long)) == len(long) and {group for group in laid if group} == set(long):
                 again = ir.load(name, self.specs[name].shape, dtype)
                 dims = tuple(again.dims[laid.index(group)] if group else () for group in groups)
                 return self.with_dims(again, dims)
-        return self.reload(value)
+        below = strip(value)
+        if as_computed and below is not value and {*groups} == {ir.leaves(group) for group in below.dims}:
+            self.store(below, dtype=dtype)
+            return self.reload_laid(value, dtype)
+        return self.reload(value, dtype)
 
     def stored(self, value: ir.Value) -> ir.Load:
         """Return the value as a load: itself if it is one."""

@@ -38,7 +38,7 @@ def convolution(rank: int, *, transpose: bool = False) -> Rule:
         x, zeros = (x, ((0, 0),) * rank) if transpose else unpadded(lowering, x, rank)
         around = [2 * pad + sum(more) for pad, more in zip(window[1], zeros, strict=True)]
         window[1] = [pad + before for pad, (before, _) in zip(window[1], zeros, strict=True)]
-        factors = factor_of(lowering, x), factor_of(lowering, weight)
+        factors = factor_of(lowering, x, windows=True), factor_of(lowering, weight, windows=True)
         out = windowed(lowering, *factors, node.outputs[0].shape, groups, (window, around), transpose)
         if bias is None:
             return out

@@ -57,11 +57,12 @@ def of_factors(lowering: Lowering, left: ir.Value, right: ir.Value, last: int) -
     return total
 
 
-def factor_of(lowering: Lowering, argument: Any, *, lanes: int = 0) -> ir.Value:
+def factor_of(lowering: Lowering, argument: Any, *, lanes: int = 0, windows: bool = False) -> ir.Value:
     """Return an argument as a factor of a product; the other factor has so many lanes, where that is known.
 
     One that is computed in sixteen bits is stored in these, since that is what tensor cores take; but weights of eight
     bits are dequantised on their way where few rows of the other factor want them. Sixteen bits hold floats of eight.
+    A factor lies as it is computed, since matrices are read along lines and across; what `windows` read lies for them.
     """
     value = lowering.value(argument)
     dtype = graph_dtype(lowering, argument)
@@ -70,8 +71,7 @@ def factor_of(lowering: Lowering, argument: Any, *, lanes: int = 0) -> ir.Value:
         return value
     if (lanes == 1 and is_pointwise(value)) or (0 < lanes <= FEW_LANES and is_dequantised(value)):
         return lowering.rounded(value, dtype)
-    name = lowering.store(value, dtype=dtype)
-    return ir.load(name, value.shape, dtype)
+    return lowering.reload(value, dtype) if windows else lowering.reload_laid(value, dtype, as_computed=True)
 
 
 def is_dequantised(value: ir.Value) -> bool:
