@@ -211,6 +211,27 @@ def test_a_mask_of_more_than_places_still_leaves_tiles_out_and_looks_up_once_for
     assert score.count("!=") == 1 and ends.count("r0 +") == 1 and ends.count("r0 -") == 1, (ends, score)
 
 
+@pytest.mark.parametrize("cuda", [False, True])
+def test_numbers_of_a_batch_leave_tiles_of_keys_out(cuda: bool, tmp_path: Path) -> None:
+    """Lengths of padded rows, from either end, beside other masks; one that stands for a large number is a score's."""
+    case = Case(
+        "j, i = torch.arange(141), torch.arange(37)[:, None]; n = y[:, None, None, None]; d = j < n - 2; "
+        "a = F.scaled_dot_product_attention(x, self.k, self.k, attn_mask=d.expand(2, 1, 37, 141)); "
+        "t = self.k.mT; b = torch.softmax((x @ t * 0.2).masked_fill((j >= n) | (j > i + 4), -torch.inf), -1) @ self.k; "
+        "e = torch.softmax(torch.where((n - 30 <= j) & (i > -1), x @ t, -torch.inf), -1) @ self.k; "
+        "w = torch.softmax((x @ t).masked_fill(j >= n, -1e9), -1) @ self.k; return a, b, e, w",
+        "torch.randn(2, 4, 37, 48)",
+        "torch.tensor([131, 1])",
+        init="self.k = nn.Parameter(torch.randn(2, 4, 141, 48))",
+    )
+    fp = functional("lengths", case)
+    plan = write(fp, CudaParameters(attention=1) if cuda else CpuParameters())
+    assert plan is not None and plan.schedules == ("attention",)
+    assert plan.candidate.source.count("int64_t limit0 = ") == (3 if cuda else 6)
+    call = emulated(plan, fp, tmp_path) if cuda else numbers.caller(plan, fp, tmp_path)
+    assert worst_ratio(fp, call) < numbers.RATIO
+
+
 def test_a_bias_of_pairs_that_is_computed_for_all_heads_lies_keys_side_by_side() -> None:
     """Heads lay so, and of each sector that attention read it used one number of eight."""
     fp = functional("pairs", EMULATED["fp32"])

@@ -12,7 +12,7 @@ from rag_kernels.offline.codegen.loop_nest import Access, Loop, Names, Nest, acc
 from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.fusion.attention_operands import peeled
-from rag_kernels.offline.fusion.bands import Band, bound_text, split_bands
+from rag_kernels.offline.fusion.bands import Band, Limit, bound_text, split_bands
 from rag_kernels.offline.fusion.regions import AttentionRegion
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import Operator
@@ -34,6 +34,7 @@ class AttentionNest:
     depth: tuple[ir.Atom, ...] = ()
     columns: tuple[ir.Atom, ...] = ()
     bands: tuple[Band, ...] = ()
+    limits: tuple[Limit, ...] = ()
     score: ir.Value | None = None
     seen: bool = False  # whether each row must have a key
     factor: list[tuple[Operator, ir.Const]] | None = None
@@ -52,9 +53,11 @@ class AttentionNest:
         nest.keys, nest.depth, nest.columns = (ir.leaves(group) for group in (a.keys, a.depth, a.columns))
         nest.batch = tuple(x for x in every if x in with_keys and x not in nest.columns)
         rows = [x for x in every if x not in with_keys]
-        nest.bands, nest.score, nest.seen = split_bands(a)
+        found, nest.score, nest.seen = split_bands(a)
+        nest.bands = tuple(band for band in found if isinstance(band, Band))
+        nest.limits = tuple(limit for limit in found if isinstance(limit, Limit))
         if len({(band.row, band.key) for band in nest.bands}) > 1 or len(nest.keys) > 1:
-            nest.bands, nest.score, nest.seen = (), a.score, False
+            nest.bands, nest.limits, nest.score, nest.seen = (), (), a.score, False
         first = {band.row for band in nest.bands}
         nest.rows = tuple(sorted(rows, key=lambda x: x not in first))
         try:
@@ -107,6 +110,29 @@ class AttentionNest:
                 return None
         return text_of(last)
 
+    @property
+    def expressions(self) -> list[ir.Value]:
+        """Return what is computed beside the products: the score, and what limits the keys."""
+        return [self.score or self.region.attended.score, *(limit.value for limit in self.limits)]
+
+    def limit_values(self, printer: Printer, most: str) -> list[str]:
+        """Return for each limit, as C, the first key that it forbids, or the first that it allows: `most` keeps it from
+        being below 0."""
+        out = []
+        for limit in self.limits:
+            scope = Scope()
+            value = printer.emit(limit.value, scope)
+            more = f" + {limit.bound}" if limit.bound else ""
+            out.append(f"[&] {{ {' '.join(scope.lines)} return {most}(int64_t({value}){more}, int64_t(0)); }}()")
+        return out
+
+    def limited(self, text: str, *, after: bool, least: str, most: str) -> str:
+        """Return the text of a bound joined with the limits behind, or before, as `limit0`... in C."""
+        for number, limit in enumerate(self.limits):
+            if limit.after == after:
+                text = f"{least if after else most}(limit{number}, {text})"
+        return text
+
     def scored(self, printer: Printer, product: str) -> tuple[list[str], str]:
         """Return the statements that make a score of a product, and the name of the result."""
         assert self.score is not None
@@ -128,8 +154,7 @@ class AttentionNest:
         loops = [
             Loop((leaf,), self.index(leaf), self.names[leaf], leaf.size) for leaf in self.batch + self.rows + self.keys
         ]
-        assert self.score is not None
-        loads = [v for v in ir.walk(self.score) if isinstance(v, ir.Load) and v is not self.region.attended.scores]
+        loads = [v for v in ir.walk(*self.expressions) if isinstance(v, ir.Load) and v is not self.region.attended.scores]
         accesses = {v: access_of(v.stored, v.index, self.names) for v in loads}
         nest = Nest(self.region, "point", loops, [], None, self.names, accesses, {})
         return Printer(nest, pointers, storage, form)

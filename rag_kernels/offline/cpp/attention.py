@@ -100,7 +100,8 @@ void run(int64_t batches, int64_t rows, int64_t keys, Query query, Key key, Valu
       for (int64_t i = 0; i < count; ++i) {
         query(b, row + i, left.data + i * D);
         top[i] = -INFINITY, sum[i] = 0;
-        from = std::min(from, std::max<int64_t>(first(row + i), 0)), to = std::max(to, std::min(end(row + i), keys));
+        from = std::min(from, std::max<int64_t>(first(b, row + i), 0));
+        to = std::max(to, std::min(end(b, row + i), keys));
       }
       for (int64_t n0 = from / KEYS * KEYS; n0 < to; n0 += KEYS) {
         const int64_t n = std::min(KEYS, keys - n0), wide = whole(n, PANEL);
@@ -128,7 +129,7 @@ void run(int64_t batches, int64_t rows, int64_t keys, Query query, Key key, Valu
         for (int64_t i0 = 0; i0 < count; i0 += BAND) {
           const int64_t band = std::min(BAND, count - i0);
           bool seen = false;
-          for (int64_t i = i0; i < i0 + band; ++i) seen = seen || (first(row + i) < n0 + n && end(row + i) > n0);
+          for (int64_t i = i0; i < i0 + band; ++i) seen = seen || (first(b, row + i) < n0 + n && end(b, row + i) > n0);
           if (!seen) continue;
           if (few) {
             for (int64_t j = 0; j < n; ++j) {
@@ -148,8 +149,8 @@ void run(int64_t batches, int64_t rows, int64_t keys, Query query, Key key, Valu
           }
           for (int64_t i = 0; i < band; ++i) {
             float* const mine = s.data + i * KEYS;
-            const int64_t low = std::min(std::max<int64_t>(first(row + i0 + i) - n0, 0), n);
-            const int64_t high = std::max(std::min(end(row + i0 + i) - n0, n), low);
+            const int64_t low = std::min(std::max<int64_t>(first(b, row + i0 + i) - n0, 0), n);
+            const int64_t high = std::max(std::min(end(b, row + i0 + i) - n0, n), low);
             score(b, row + i0 + i, n0, n, mine);
             for (int64_t j = 0; j < low; ++j) mine[j] = -INFINITY;
             for (int64_t j = high; j < n; ++j) mine[j] = -INFINITY;
@@ -213,6 +214,7 @@ def region_text(region: AttentionRegion, function: Function, names: Names, point
         lines += [f"const auto of_{name} = [&](int64_t b, int64_t n) {{", *indent([*batch, *key])]
         lines += [f"  return {pointers[load.buffer]} + {offset};", "};"]
     lines += _scores(nest, pointers, storage, batch, row)
+    limits = nest.limit_values(nest.printer(pointers, storage, Form.C), "std::max<int64_t>")
     for name, after, start, join in (
         ("first", False, "0", "std::max"),
         ("end", True, sizes.split(", ")[-1], "std::min"),
@@ -223,7 +225,9 @@ def region_text(region: AttentionRegion, function: Function, names: Names, point
                 edge = f"{nest.index(band.row)} + {nest.band_bound(band)} + 1"
                 edge = edge if after else f"{nest.index(band.row)} - ({nest.band_bound(band)})"
                 text = f"{join}<int64_t>({text}, {edge})"
-        lines += [f"const auto of_{name} = [&](int64_t i) {{", *indent(row), f"  return {text};", "};"]
+        text = nest.limited(text, after=after, least="std::min<int64_t>", most="std::max<int64_t>")
+        own = [*(batch if limits else ()), *(f"const int64_t limit{n} = {value};" for n, value in enumerate(limits))]
+        lines += [f"const auto of_{name} = [&](int64_t b, int64_t i) {{", *indent([*own, *row]), f"  return {text};", "};"]
     out = stored_type(attended.storage, "cpu")
     empty = "NAN" if attended.empty != attended.empty else repr(attended.empty)
     lines += [

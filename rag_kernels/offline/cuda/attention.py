@@ -42,7 +42,7 @@ class CudaAttention:
         self.type = stored_type(a.q.storage, "cuda") if self.sixteen else "float"
         self.storage = function.storage
         read = [a.q.buffer, a.k.buffer, a.v.buffer]
-        read += [v.buffer for v in ir.walk(self.nest.score or a.score) if isinstance(v, ir.Load) and v is not a.scores]
+        read += [v.buffer for v in ir.walk(*self.nest.expressions) if isinstance(v, ir.Load) and v is not a.scores]
         self.buffers = [*dict.fromkeys(read), a.buffer]
         small = all(math.prod(function.specs[b].shape) < 1 << 31 for b in self.buffers)
         self.index = "int" if small else "int64_t"
@@ -89,7 +89,7 @@ class CudaAttention:
         leaves += [leaf for v in values for group in v.stored for leaf in ir.leaves(group)]
         leaves += [leaf for group in self.region.attended.dims for leaf in ir.leaves(group)]
         leaves += [
-            leaf for v in ir.walk(self.nest.score or values[0]) if isinstance(v, ir.Index) for leaf in ir.own_atoms(v)
+            leaf for v in ir.walk(*self.nest.expressions) if isinstance(v, ir.Index) for leaf in ir.own_atoms(v)
         ]
         for name in dict.fromkeys(self.names[leaf] for leaf in leaves):
             out.append((f"const {self.index}", name, f"{self.index}({name})"))
@@ -111,7 +111,13 @@ class CudaAttention:
         ):
             where = f"return {name[0]}_at + {nest.offset(access, part)};"
             lines += [f"const auto of_{name} = [&](int64_t {index}) {{ {' '.join([*apart, where])} }};"]
+        lines += [f"const int64_t limit{n} = {text};" for n, text in enumerate(self.limits())]
         return [*lines, *self.bounds(row), *self.score(row, key)]
+
+    def limits(self) -> list[str]:
+        """Return the keys at which a batch's limits stand, as C."""
+        pointer = {b: f"{c_name(b)}_p" for b in self.buffers}
+        return self.nest.limit_values(self.nest.printer(pointer, self.storage, Form.CUDA), "attend::most_of")
 
     def bounds(self, row: list[str]) -> list[str]:
         """Return the functions that say which keys a row may see."""
@@ -123,6 +129,7 @@ class CudaAttention:
                     edge = f"{nest.index(band.row)} + {nest.band_bound(band)} + 1"
                     edge = edge if after else f"{nest.index(band.row)} - ({nest.band_bound(band)})"
                     text = f"{'attend::least' if after else 'attend::most'}_of(int64_t({edge}), {text})"
+            text = nest.limited(text, after=after, least="attend::least_of", most="attend::most_of")
             lines.append(
                 f"const auto of_{name} = [&](int64_t i) {{ {' '.join(row) if nest.bands else ''} return {text}; }};"
             )

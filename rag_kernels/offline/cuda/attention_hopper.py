@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ROOM = 227 << 10  # bytes of shared memory of a block
 SPARE = 1024 + 512  # for alignment, and for barriers
 KEYS = (128, 96, 64)  # of a tile: the most that fit
+NEARLY = 1.15  # rows of tiles of three warpgroups beside those of two, at which three are taken
 REGISTERS = 176  # of a thread, for its sums of values, a tile's scores, and these as weights
 
 BODY = """\
@@ -53,6 +54,7 @@ BODY = """\
     const int until = row0 + ROWS < rows ? row0 + ROWS - 1 : rows - 1;
     low = int(attend::most_of(of_first(row0), int64_t(0))) / KEYS;
     high = int((attend::least_of(of_end(until), int64_t(keys)) + KEYS - 1) / KEYS);
+    if (high < low) high = low;
   };
   int it = 0, tile = 0;
   if (group == 0) {
@@ -61,8 +63,8 @@ BODY = """\
       for (int t = blockIdx.x; t < tiles; t += gridDim.x, ++tile) {
         int row0, head, low, high;
         place(t, row0, head);
-        tiles_of_keys(row0, low, high);
 HEAD_INDICES
+        tiles_of_keys(row0, low, high);
         const int qs = tile % QUERIES;
         if (tile >= QUERIES) rk::mbarrier_wait(q_empty + 8 * qs, (tile / QUERIES - 1) & 1);
         rk::mbarrier_expect(q_full + 8 * qs, Q_BYTES);
@@ -91,14 +93,15 @@ HEAD_INDICES
   for (int t = blockIdx.x; t < tiles; t += gridDim.x, ++tile) {
     int row0, head, low, high;
     place(t, row0, head);
-    tiles_of_keys(row0, low, high);
 HEAD_INDICES
+    tiles_of_keys(row0, low, high);
 SCORE
     const int qs = tile % QUERIES, i0 = row0 + mine * 64, i1 = i0 + 63 < rows ? i0 + 63 : rows - 1, count = high - low;
     const uint32_t qw = q0 + qs * Q_ROOM + mine * 8192;
     const int r = i0 + warp * 16 + lane / 4;
     const int mine_of[2] = {r < rows ? r : rows - 1, r + 8 < rows ? r + 8 : rows - 1};
-    const int inside = int(of_first(i1)), outside = int(of_end(i0 < rows ? i0 : rows - 1));
+    const int inside = int(attend::least_of(of_first(i1), int64_t(keys)));
+    const int outside = int(attend::least_of(of_end(i0 < rows ? i0 : rows - 1), int64_t(keys)));
     float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f}, shrink[2];
     rk::mbarrier_wait(q_full + 8 * qs, (tile / QUERIES) & 1);
     const auto softmax = [&](int j) {
@@ -114,7 +117,7 @@ SCORE
       if (!free) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const int from = int(of_first(mine_of[h])), to = int(attend::least_of(of_end(mine_of[h]), int64_t(keys)));
+          const int from = int(attend::least_of(of_first(mine_of[h]), int64_t(keys))), to = int(attend::least_of(of_end(mine_of[h]), int64_t(keys)));
 #pragma unroll
           for (int i = 0; i < KEYS / 2; ++i) {
             const int n = c0 + i / 4 * 8 + (i & 1);
@@ -240,7 +243,7 @@ class HopperAttention:
         self.of, self.nest = attention, attention.nest
         self.depth, self.columns = attention.depth, attention.columns
         chunks, of_values = -(-self.depth // 64), -(-self.columns // 64)
-        self.groups = 3 if chunks == of_values == 1 and attention.nest.factor is not None else 2
+        self.groups = 3 if chunks == of_values == 1 and attention.nest.factor is not None and self.fills(3) else 2
         self.in_turn = int(in_turn and self.groups == 2)
         queries, key = 64 * self.groups * max(chunks, of_values) * 128, (chunks + of_values) * 128
         left = ROOM - SPARE - queries
@@ -251,6 +254,12 @@ class HopperAttention:
         self.stages = min(4, (ROOM - SPARE - self.queries * queries) // pair)
         self.shared = self.queries * queries + self.stages * pair + 1024
         self.outer = (*self.nest.batch, *self.nest.rows[1:])
+
+    def fills(self, groups: int) -> bool:
+        """Return whether the rows of tiles of so many warpgroups are nearly all there are, as those of two would be."""
+        rows = self.nest.rows[0].size if self.nest.rows else 0
+        most, two = (-(-rows // tile) * tile for tile in (64 * groups, 128))
+        return most <= NEARLY * two
 
     def serves(self) -> bool:
         """Return whether there is such a kernel for this attention."""
@@ -310,9 +319,11 @@ class HopperAttention:
         numbers = SHORT_NAMES[a.q.storage]
         plain = nest.factor is not None
         row = [f"const int64_t {nest.index(nest.rows[0])} = i;"]
-        heads = [f"  {line}" for line in nest.apart("head", self.outer, "const int")]
+        limits = of.limits()
+        heads = nest.apart("head", self.outer, "const int")
+        heads += [f"limit{n} = {text};" for n, text in enumerate(limits)]
         maps, can = self.maps()
-        body = BODY.replace("HEAD_INDICES", "\n".join(f"      {line}" for line in heads))
+        body = BODY.replace("HEAD_INDICES", "\n".join(f"        {line}" for line in heads))
         scale = [f"const float of_products = float({nest.scale()} * 1.4426950408889634);"] if plain else []
         score = of.score(row, nest.apart("n", nest.keys)) if not plain else []
         body = body.replace("SCORE\n", "".join(f"    {line}\n" for line in score))
@@ -339,7 +350,7 @@ class HopperAttention:
             "#ifdef RK_ON_HOPPER",
             f"  constexpr int {constants};",
             f"  const int rows = {rows}, keys = {keys};",
-            *indent([*scale, *of.bounds(row)]),
+            *indent([*scale, *(f"int64_t limit{n} = 0;" for n in range(len(limits))), *of.bounds(row)]),
             body + "#endif",
             "}",
         ]

@@ -1,8 +1,8 @@
 """Masks of attention that follow from indices alone: which keys a row may see, so that whole tiles can be left out.
 
 Comes in: what a softmax is taken of, as an expression. Goes out: `Band`s, each of which forbids all keys that lie
-further than a bound after (or before) their row, and the expression without them. A mask that is no such band, or that
-reads a tensor, stays in the expression.
+further than a bound after (or before) their row, `Limit`s, which forbid those behind (or before) a number that each batch
+has, such as a length, and the expression without them. Any other mask stays in the expression.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ AS_GOOD_AS_INFINITE = -1e9  # added to a score, or in its place: exp of it is 0 
 LT, LE, GT, GE, EQ, NE = Operator.LT, Operator.LE, Operator.GT, Operator.GE, Operator.EQ, Operator.NE
 OR, AND = {Operator.OR, Operator.BIT_OR}, {Operator.AND, Operator.BIT_AND}
 OPPOSITE = {LT: GE, LE: GT, GT: LE, GE: LT, EQ: NE, NE: EQ}
+WHOLE = {"int64", "int32", "int16"}  # dtypes of a limit
 HOLDS: dict[Operator, Callable[[float, float], bool]] = {LT: lt, LE: le, GT: gt, GE: ge, EQ: eq, NE: ne}
 
 
@@ -36,6 +37,16 @@ class Band:
     key: ir.Atom
     bound: int
     names: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Keys that are forbidden: from `value` + `bound` on if `after`, else those before it. All rows have the same."""
+
+    after: bool
+    key: ir.Atom
+    value: ir.Value
+    bound: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +67,9 @@ class _Linear:
         return _Linear(kept, {n: f for n, f in names.items() if f}, self.number + factor * other.number)
 
 
-def split_bands(attended: Attended) -> tuple[tuple[Band, ...], ir.Value, bool]:
-    """Return the bands of an attention, what its softmax is taken of where they allow a key, and whether they stand
-    for large numbers, so that each row must have a key: there must be no more rows than keys.
+def split_bands(attended: Attended) -> tuple[tuple[Band | Limit, ...], ir.Value, bool]:
+    """Return the bands and limits of an attention, what its softmax is taken of where they allow a key, and whether they
+    stand for large numbers, so that each row must have a key: there must be no more rows than keys, and no limits.
     """
     keys = set(ir.leaves(attended.keys))
     rows = ir.tree_atoms(attended.q) - set(ir.leaves(attended.depth)) - ir.tree_atoms(attended.k)
@@ -66,7 +77,7 @@ def split_bands(attended: Attended) -> tuple[tuple[Band, ...], ir.Value, bool]:
     bands, rest = finder.split(attended.score)
     infinite = all(number == -math.inf for number in finder.fills)
     loads = {v.buffer for v in ir.walk(attended.score) if isinstance(v, ir.Load)} - {attended.scores.buffer}
-    seen = all(not band.names and band.bound >= 0 and band.row.size <= band.key.size for band in bands)
+    seen = all(isinstance(b, Band) and not b.names and b.bound >= 0 and b.row.size <= b.key.size for b in bands)
     if not bands or not (infinite or (seen and not loads)):
         return (), attended.score, False
     return tuple(dict.fromkeys(bands)), rest, not infinite
@@ -81,7 +92,7 @@ class _Finder:
     def __init__(self, rows: set[ir.Atom], keys: set[ir.Atom]) -> None:
         self.rows, self.keys, self.fills = rows, keys, []
 
-    def split(self, value: ir.Value) -> tuple[list[Band], ir.Value]:
+    def split(self, value: ir.Value) -> tuple[list[Band | Limit], ir.Value]:
         """Return the bands outside of which a value is minus infinity, and the value inside of them."""
         if not isinstance(value, ir.Op):
             return [], value
@@ -123,7 +134,7 @@ class _Finder:
             else ([], value)
         )
 
-    def parted(self, condition: ir.Value, truth: bool) -> tuple[list[Band], ir.Value | None]:
+    def parted(self, condition: ir.Value, truth: bool) -> tuple[list[Band | Limit], ir.Value | None]:
         """Return bands that a condition of this truth forbids, and the condition that forbids the rest, if any does."""
         found = self.bands(condition, truth)
         if found or not isinstance(condition, ir.Op):
@@ -139,7 +150,7 @@ class _Finder:
         rest = replace(condition, args=tuple(rests)) if len(rests) == len(args) else rests[0] if rests else None
         return [band for bands, _ in parts for band in bands], rest
 
-    def bands(self, condition: ir.Value, truth: bool) -> list[Band]:
+    def bands(self, condition: ir.Value, truth: bool) -> list[Band | Limit]:
         """Return the bands that together forbid exactly where a condition has this truth, or nothing."""
         condition = uncast(condition)
         if not isinstance(condition, ir.Op):
@@ -160,7 +171,7 @@ class _Finder:
             return []
         return self.compared(args[0], operator if truth else OPPOSITE[operator], args[1])
 
-    def compared(self, left: ir.Value, sign: Operator, right: ir.Value) -> list[Band]:
+    def compared(self, left: ir.Value, sign: Operator, right: ir.Value) -> list[Band | Limit]:
         """Return the bands that forbid where a comparison holds."""
         choice, number = choice_of(left), number_of(right)
         if choice and number is not None:
@@ -171,11 +182,11 @@ class _Finder:
             return self.bands(choice[0], holds[0]) if holds[0] != holds[1] else []
         if sign in {EQ, NE}:
             return self.bands(left, sign is NE) if number == 0 else []
+        if sign in {LT, LE}:  # to a > or >= of a difference
+            left, right = right, left
         a, b = linear(left), linear(right)
         if a is None or b is None:
-            return []
-        if sign in {LT, LE}:  # to a > or >= of a difference
-            a, b = b, a
+            return self.limited(left, right, a, b, strict=sign in {LT, GT})
         difference = a.plus(b, -1)  # forbidden where it is > 0, or >= 0
         factors = {factor: atom for atom, factor in difference.loops.items()}
         if len(difference.loops) != 2 or set(factors) != {1, -1}:
@@ -188,6 +199,18 @@ class _Finder:
         names = tuple((name, -factor) for name, factor in difference.names.items())
         bound = -difference.number - (1 if sign in {GE, LE} else 0)
         return [Band(after, row, key, bound, names)]
+
+
+    def limited(
+        self, left: ir.Value, right: ir.Value, a: _Linear | None, b: _Linear | None, *, strict: bool
+    ) -> list[Band | Limit]:
+        """Return the limit that forbids where left > right, or >= if not `strict`: a key's place, and a batch's number."""
+        place, value, after = (a, right, True) if b is None else (b, left, False)
+        alone = place is not None and not place.names and [*place.loops.values()] == [1] and {*place.loops} <= self.keys
+        whole = all(v.dtype in WHOLE and not isinstance(v, ir.Reduce | ir.Scan) for v in ir.walk(value))
+        if place is None or not alone or not whole or ir.tree_atoms(value) & (self.keys | self.rows):
+            return []
+        return [Limit(after, *place.loops, value, (strict if after else not strict) - place.number)]
 
 
 def choice_of(value: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value] | None:
