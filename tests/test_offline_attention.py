@@ -266,7 +266,12 @@ def test_rows_of_the_least_number_are_as_the_graph_has_them(dtype: str, share: s
 def test_the_text_for_hopper_is_written_where_it_serves() -> None:
     """Keys and values have widths of their own: a tile has as many keys as fit beside both."""
     body = "return F.scaled_dot_product_attention(x, x, y, is_causal=True)"
-    for rows, wide, values, keys in ((256, 128, 128, 128), (256, 192, 128, 128), (256, 192, 192, 96), (256, 64, 256, 64)):
+    for rows, wide, values, keys in (
+        (256, 128, 128, 128),
+        (256, 192, 128, 128),
+        (256, 192, 192, 96),
+        (256, 64, 256, 64),
+    ):
         fp = functional("hopper", Case(body, *(f"torch.randn(2, 4, {rows}, {n}).half()" for n in (wide, values))))
         plan = write(fp, CudaParameters(attention=2))
         assert plan is not None and f"D = {wide}, E = {values}, KEYS = {keys}," in plan.candidate.source

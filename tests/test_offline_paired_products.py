@@ -131,6 +131,25 @@ def test_a_product_with_its_bias_is_stored_by_the_first_that_has_it(tmp_path: Pa
     assert ratio(for_hopper(plan), fp, tmp_path) < RATIO
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "tf32"])
+def test_matrices_that_batches_look_up_are_read_where_they_lie(dtype: str, tmp_path: Path) -> None:
+    """By the copy engine, whose place along the tensor each batch computes; no copy is made of them."""
+    body = "i = y.long(); low = torch.bmm(x, self.a[i].transpose(1, 2)) * self.s[i][:, None, None]; "
+    body += "return torch.bmm(low, self.b[i].mT) + x.sum(), torch.bmm(x, self.c[i - 1]), x[:, :8] @ self.d[i].mT"
+    init = "self.a, self.b, self.c, self.d, self.s = [nn.Parameter(torch.randn(*n)) for n in "
+    init += "((3, 16, 136), (3, 200, 16), (3, 136, 72), (3, 72, 136), (3,))]"
+    case = Case(body, "torch.randn(5, 40, 136)", "torch.tensor([2., 0., 1., 2., 0.])", init=init)
+    parameters = CudaParameters(products=2, tensor=2 if dtype == "tf32" else 1)
+    case = case if dtype == "tf32" else halved(case, dtype)
+    fp, plan = drafted("gathered", case, parameters, "right_place0")
+    assert ("* const from_right = d_arg_p" in plan.candidate.source) == (dtype != "tf32")  # by the kernel for few rows
+    made = [head for head in heads(plan.candidate.source) if "products" not in head and "rows of" not in head]
+    assert made == [] and ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
+    other = re.sub(r"if \((built && .*)\) \{", "if (false) {", plan.candidate.source)
+    plan = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=other))
+    assert ratio(plan, fp, tmp_path / "other") < limit(parameters)
+
+
 def test_a_product_in_pieces_that_are_no_gate_stays_one() -> None:
     no_gates = ("q, k = self.l(x).chunk(2, -1); return q.sin() + k", "z = self.l(x); return F.glu(z, -1), z.sum()")
     for body in (*no_gates, "return F.glu(self.l(x[:16]), -1)"):

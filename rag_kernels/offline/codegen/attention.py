@@ -154,7 +154,9 @@ class AttentionNest:
         loops = [
             Loop((leaf,), self.index(leaf), self.names[leaf], leaf.size) for leaf in self.batch + self.rows + self.keys
         ]
-        loads = [v for v in ir.walk(*self.expressions) if isinstance(v, ir.Load) and v is not self.region.attended.scores]
+        loads = [
+            v for v in ir.walk(*self.expressions) if isinstance(v, ir.Load) and v is not self.region.attended.scores
+        ]
         accesses = {v: access_of(v.stored, v.index, self.names) for v in loads}
         nest = Nest(self.region, "point", loops, [], None, self.names, accesses, {})
         return Printer(nest, pointers, storage, form)

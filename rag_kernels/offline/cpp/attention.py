@@ -227,7 +227,12 @@ def region_text(region: AttentionRegion, function: Function, names: Names, point
                 text = f"{join}<int64_t>({text}, {edge})"
         text = nest.limited(text, after=after, least="std::min<int64_t>", most="std::max<int64_t>")
         own = [*(batch if limits else ()), *(f"const int64_t limit{n} = {value};" for n, value in enumerate(limits))]
-        lines += [f"const auto of_{name} = [&](int64_t b, int64_t i) {{", *indent([*own, *row]), f"  return {text};", "};"]
+        lines += [
+            f"const auto of_{name} = [&](int64_t b, int64_t i) {{",
+            *indent([*own, *row]),
+            f"  return {text};",
+            "};",
+        ]
     out = stored_type(attended.storage, "cpu")
     empty = "NAN" if attended.empty != attended.empty else repr(attended.empty)
     lines += [

@@ -88,9 +88,7 @@ class CudaAttention:
         values = [v for v in ir.walk(*self.region.stores.values()) if isinstance(v, ir.Load)]
         leaves += [leaf for v in values for group in v.stored for leaf in ir.leaves(group)]
         leaves += [leaf for group in self.region.attended.dims for leaf in ir.leaves(group)]
-        leaves += [
-            leaf for v in ir.walk(*self.nest.expressions) if isinstance(v, ir.Index) for leaf in ir.own_atoms(v)
-        ]
+        leaves += [leaf for v in ir.walk(*self.nest.expressions) if isinstance(v, ir.Index) for leaf in ir.own_atoms(v)]
         for name in dict.fromkeys(self.names[leaf] for leaf in leaves):
             out.append((f"const {self.index}", name, f"{self.index}({name})"))
         out += [(f"const {n.ctype}", n.name, n.name) for n in self.function.order if isinstance(n, Number)]

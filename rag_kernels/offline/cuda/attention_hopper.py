@@ -117,7 +117,8 @@ SCORE
       if (!free) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const int from = int(attend::least_of(of_first(mine_of[h]), int64_t(keys))), to = int(attend::least_of(of_end(mine_of[h]), int64_t(keys)));
+          const int from = int(attend::least_of(of_first(mine_of[h]), int64_t(keys)));
+          const int to = int(attend::least_of(of_end(mine_of[h]), int64_t(keys)));
 #pragma unroll
           for (int i = 0; i < KEYS / 2; ++i) {
             const int n = c0 + i / 4 * 8 + (i & 1);
@@ -340,7 +341,9 @@ class HopperAttention:
                 text = f"PLAIN ? fmaf({value}, of_products, -base) : {value} - base"
                 body = body.replace(text, f"({value} - base) * {of.unit}")
         rows, keys = names[nest.rows[0]], names[nest.keys[0]]
-        constants = f"D = {self.depth}, E = {self.columns}, KEYS = {self.keys}, GROUPS = {self.groups}, STAGES = {self.stages}"
+        constants = (
+            f"D = {self.depth}, E = {self.columns}, KEYS = {self.keys}, GROUPS = {self.groups}, STAGES = {self.stages}"
+        )
         constants += f", QUERIES = {self.queries}, IN_TURN = {self.in_turn}, PLAIN = {int(plain)}"
         kernel = [
             f"__global__ void __launch_bounds__({128 * (self.groups + 1)}, 1)",

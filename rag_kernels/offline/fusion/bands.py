@@ -1,8 +1,8 @@
 """Masks of attention that follow from indices alone: which keys a row may see, so that whole tiles can be left out.
 
 Comes in: what a softmax is taken of, as an expression. Goes out: `Band`s, each of which forbids all keys that lie
-further than a bound after (or before) their row, `Limit`s, which forbid those behind (or before) a number that each batch
-has, such as a length, and the expression without them. Any other mask stays in the expression.
+further than a bound after (or before) their row, `Limit`s, which forbid those behind (or before) a number that each
+batch has, such as a length, and the expression without them. Any other mask stays in the expression.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Linear:
 
 
 def split_bands(attended: Attended) -> tuple[tuple[Band | Limit, ...], ir.Value, bool]:
-    """Return the bands and limits of an attention, what its softmax is taken of where they allow a key, and whether they
+    """Return bands and limits of an attention, what its softmax is taken of where they allow a key, and whether they
     stand for large numbers, so that each row must have a key: there must be no more rows than keys, and no limits.
     """
     keys = set(ir.leaves(attended.keys))
@@ -200,17 +200,18 @@ class _Finder:
         bound = -difference.number - (1 if sign in {GE, LE} else 0)
         return [Band(after, row, key, bound, names)]
 
-
     def limited(
         self, left: ir.Value, right: ir.Value, a: _Linear | None, b: _Linear | None, *, strict: bool
     ) -> list[Band | Limit]:
-        """Return the limit that forbids where left > right, or >= if not `strict`: a key's place, and a batch's number."""
+        """Return the limit that forbids where left > right, or >= if not `strict`, of a place and a batch's number."""
         place, value, after = (a, right, True) if b is None else (b, left, False)
-        alone = place is not None and not place.names and [*place.loops.values()] == [1] and {*place.loops} <= self.keys
         whole = all(v.dtype in WHOLE and not isinstance(v, ir.Reduce | ir.Scan) for v in ir.walk(value))
-        if place is None or not alone or not whole or ir.tree_atoms(value) & (self.keys | self.rows):
+        if place is None or place.names or not whole or ir.tree_atoms(value) & (self.keys | self.rows):
             return []
-        return [Limit(after, *place.loops, value, (strict if after else not strict) - place.number)]
+        loops = [*place.loops.items()]
+        if len(loops) != 1 or loops[0][0] not in self.keys or loops[0][1] != 1:
+            return []
+        return [Limit(after, loops[0][0], value, (strict if after else not strict) - place.number)]
 
 
 def choice_of(value: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value] | None:

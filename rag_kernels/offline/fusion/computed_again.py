@@ -33,7 +33,7 @@ def worth_keeping(values: Iterable[ir.Value]) -> frozenset[ir.Value]:
 
 
 def outer_loops(value: ir.Value) -> set[ir.Atom]:
-    """Return the loops of a value's elements and of reductions other than products, which decide the nest that has it."""
+    """Return the loops of a value's elements and of reductions other than products: by these it has its nest."""
     rows = {leaf for v in reductions(value) if not tile_of(v) for leaf in key_of(v)[1]}
     return rows | {leaf for group in value.dims for leaf in ir.leaves(group)}
 

@@ -31,6 +31,7 @@ from rag_kernels.offline.ir.patterns import HALVED, operands, strip
 
 MOST, MOST_OF_BYTES = 32, 64  # rows at most, where terms have two bytes and where one
 LEAST_COLUMNS, NARROW, WIDE = 33, 32, 128  # columns at least; of a block
+LEAST_TERMS = 128  # of a sum: warps that share fewer have nothing to do but to add up
 PROCESSORS = 132  # of the device that a block's columns are chosen for
 FEW_COLUMNS = 48  # of a block of 16 warps; of more, eight have enough to do
 LINE = 64  # bytes of a column in one piece of the depth, for each warp
@@ -118,8 +119,10 @@ class FewRowsKernel(Kernel):
             f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
             *BEGIN.replace("KIND", kind).splitlines(),
             *c.unflatten(c.batches, "z", kind),
-            f"const {number}* const from_left = {self.address_of(self.left, 'row0')};",
-            f"const {element}* const from_right = {self.address_of(self.right, 'column0')};",
+            *self.left.place_lines("left", self.printer),
+            *self.right.place_lines("right", self.printer),
+            f"const {number}* const from_left = {self.address_of(self.left, 'left', 'row0')};",
+            f"const {element}* const from_right = {self.address_of(self.right, 'right', 'column0')};",
         ]
         steps = {"LEFT_STEP": self.lane_step(self.left), "RIGHT_STEP": self.lane_step(self.right)}
         loop = LOOP.replace("KIND", kind).replace("NUMBERS", self.numbers).replace("ELEMENT", element)
@@ -143,10 +146,12 @@ class FewRowsKernel(Kernel):
         """Return what all terms of a column are multiplied by, where their numbers are exact without it."""
         return without_scale(dequantised(self.contraction.right.value), self.contraction)[1]
 
-    def address_of(self, matrix: Matrix, lane: str) -> str:
+    def address_of(self, matrix: Matrix, name: str, lane: str) -> str:
         """Return where a lane begins, as C."""
+        found = {"lane": f"int64_t({lane})"}
+        found |= {f"place{n}": f"int64_t({name}_place{n})" for n in range(len(matrix.places))}
         places = [
-            f"{'int64_t(' + lane + ')' if by == 'lane' else by} * ({text_of(step)})"
+            f"{found.get(by, by)} * ({text_of(step)})"
             for by, step in zip(matrix.by, matrix.steps, strict=True)
             if by != "term"
         ]
@@ -292,7 +297,7 @@ def few_rows_kernel(kernel: Kernel, columns: int) -> FewRowsKernel | None:
     c, numbers = kernel.contraction, numbers_of(kernel.contraction, tf32=False)
     if not columns or not numbers or c.second or c.phases or c.right.guards or c.grouped:
         return None
-    if c.count(c.rows) > MOST_OF_BYTES or c.count(c.columns) < LEAST_COLUMNS:
+    if c.count(c.rows) > MOST_OF_BYTES or c.count(c.columns) < LEAST_COLUMNS or c.count(c.depth) < LEAST_TERMS:
         return None
     left = matrix_of(c, c.left)
     if left is None or left.by[0] != "term" or left.load.storage != numbers:

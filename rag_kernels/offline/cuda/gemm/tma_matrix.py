@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rag_kernels.offline.codegen.contraction import Contraction, Side
 from rag_kernels.offline.codegen.loop_nest import Access, Loop, Names, Poly, text_of, times
+from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.patterns import strip
 
@@ -18,8 +19,8 @@ from rag_kernels.offline.ir.patterns import strip
 class Matrix:
     """A factor as the copy engine reads it: its element type, where it begins, and its dimensions, innermost first.
 
-    A dimension has the C text of its size, its step in elements, and what it is indexed by: `lane`, `term`, or the
-    variable of a batch.
+    A dimension has the C text of its size, its step in elements, and what it is indexed by: `lane`, `term`, the
+    variable of a batch, or `place0`... for one of the `places` that are computed for each batch.
     """
 
     load: ir.Load
@@ -27,6 +28,7 @@ class Matrix:
     sizes: tuple[str, ...]
     steps: tuple[Poly, ...]
     by: tuple[str, ...]
+    places: tuple[ir.Value, ...] = ()
 
     @property
     def lanes_inside(self) -> bool:
@@ -36,7 +38,13 @@ class Matrix:
     def turned(self) -> Matrix:
         """Return the factor with its first two dimensions exchanged; only a copy of it can be read so."""
         sizes, steps, by = ((b, a, *rest) for a, b, *rest in (self.sizes, self.steps, self.by))
-        return Matrix(self.load, self.start, tuple(sizes), tuple(steps), tuple(by))
+        return Matrix(self.load, self.start, tuple(sizes), tuple(steps), tuple(by), self.places)
+
+    def place_lines(self, name: str, printer: Printer) -> list[str]:
+        """Return the statements that compute the places of a batch, as `NAME_place0`..."""
+        scope = Scope()
+        texts = [printer.emit(place, scope) for place in self.places]
+        return [*scope.lines, *(f"const int {name}_place{n} = int({text});" for n, text in enumerate(texts))]
 
 
 def plain_load(side: Side) -> ir.Load | None:
@@ -72,14 +80,21 @@ def matrix_read(contraction: Contraction, side: Side, load: ir.Load) -> Matrix |
     lane, term = (common_step(access, loops, contraction.nest.names) for loops in (side.lanes, contraction.depth))
     batches = [b for b in contraction.batches if access.steps.get(b.leaves[-1])]
     inner = [step for step in (lane, term) if step == {(): 1}]
-    if access.values or not lane or not term or len(inner) != 1 or len(batches) > 3:
+    of_batch = {leaf for batch in contraction.batches for leaf in batch.leaves}
+    gathered = [(d, place) for d, place in enumerate(load.index) if isinstance(place, ir.Value)]
+    if not lane or not term or len(inner) != 1 or len(batches) + len(gathered) > 3:
+        return None
+    if any(not ir.tree_atoms(place) <= of_batch for _, place in gathered):
         return None
     found = [("lane", side.lanes, lane), ("term", contraction.depth, term)]
     found.sort(key=lambda item: item[2] != {(): 1})
     sizes = [contraction.extents(loops) for _, loops, _ in found] + [contraction.extent(b) for b in batches]
     steps = [step for _, _, step in found] + [access.steps[b.leaves[-1]] for b in batches]
-    by = [name for name, _, _ in found] + [b.var for b in batches]
-    return Matrix(load, access.constant, tuple(sizes), tuple(steps), tuple(by))
+    by = [name for name, _, _ in found] + [b.var for b in batches] + [f"place{n}" for n in range(len(gathered))]
+    sizes += [contraction.nest.names.product(ir.leaves(load.stored[d])) for d, _ in gathered]
+    steps += [step for _, step in access.values]
+    places = tuple(place for _, place in gathered)
+    return Matrix(load, access.constant, tuple(sizes), tuple(steps), tuple(by), places)
 
 
 def start_of_matrix(matrix: Matrix, pointers: dict[str, str]) -> str:

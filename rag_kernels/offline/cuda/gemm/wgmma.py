@@ -225,7 +225,8 @@ class WgmmaKernel(Kernel):
 
     def before_loads(self) -> list[str]:
         """Return the statements before the loads of a tile."""
-        return self.contraction.unflatten(self.contraction.batches, "z", self.kind)
+        places = [line for name, m in self.maps.items() for line in m.place_lines(name, self.printer)]
+        return [*self.contraction.unflatten(self.contraction.batches, "z", self.kind), *places]
 
     def loads(self) -> list[str]:
         """Return the statements that fill a stage: of what a cluster shares each block loads its part for all."""
@@ -256,6 +257,7 @@ class WgmmaKernel(Kernel):
         out = []
         for slab in slabs:
             where = {"lane": f"{start} + {slab}" if slab else start, "term": "k * DEPTH"}
+            where |= {f"place{n}": f"{name}_place{n}" for n in range(len(matrix.places))}
             places = ", ".join(where.get(by, f"int({by})") for by in matrix.by)
             to = f"{base}{offset}" + (f" + {slab * LINE}" if slab else "")
             out.append(f"rk::{load}({from_map or f'&{name}_map'}, {to}, bar, {mask}{places});")
@@ -554,7 +556,7 @@ def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKer
     if {left.load.storage, right.load.storage} != {"float32" if numbers == "tf32" else numbers}:
         return None
     turned, second = False, matrix_of(c, c.second) if c.second else None
-    if c.second and (second is None or second.by != right.by):
+    if c.second and (second is None or second.by != right.by or right.places):
         return None
     if numbers == "tf32":
         turned = right.lanes_inside and not left.lanes_inside and not c.grouped  # else rows would be split among warps

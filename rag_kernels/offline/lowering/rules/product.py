@@ -13,8 +13,9 @@ from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import FLOAT8, HALF, ITEMSIZE
-from rag_kernels.offline.ir.expressions import add, mul
-from rag_kernels.offline.ir.patterns import LEAST_ROWS, narrow_dtype, strip
+from rag_kernels.offline.ir.expressions import add, mul, where
+from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.patterns import LEAST_ROWS, narrow_dtype, operands, strip
 from rag_kernels.offline.lowering.arguments import graph_dtype
 from rag_kernels.offline.lowering.lower import Lowering, is_cheap
 from rag_kernels.offline.lowering.rounded_products import as_rounded
@@ -57,14 +58,42 @@ def of_factors(lowering: Lowering, left: ir.Value, right: ir.Value, last: int) -
     return total
 
 
-def factor_of(lowering: Lowering, argument: Any, *, lanes: int = 0, windows: bool = False) -> ir.Value:
+def gathered(lowering: Lowering, value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
+    """Return where batches of a factor are in place, and the factor if all are: matrices of a tensor at computed
+    places, NaN where there is none. None for other values.
+
+    The product of such a one is NaN, so that no copy of the matrices need say it.
+    """
+    found = operands(strip(value), Operator.WHERE)
+    if not found or len(value.dims) < 3 or not isinstance(strip(found[1]), ir.Load):
+        return None
+    of_batch = {leaf for group in value.dims[:-2] for leaf in ir.leaves(group)}
+    known, inner, other = found
+    if not is_nan_number(strip(other)) or not ir.tree_atoms(known) <= of_batch:
+        return None
+    kept = (group if ir.tree_atoms(known) & set(ir.leaves(group)) else () for group in value.dims[:-2])
+    return lowering.with_dims(known, (*kept, (), ())), lowering.with_dims(inner, value.dims)
+
+
+def is_nan_number(value: ir.Value) -> bool:
+    """Return whether a value is the number NaN."""
+    return isinstance(value, ir.Const) and value.number != value.number
+
+
+def factor_of(
+    lowering: Lowering, argument: Any, *, lanes: int = 0, windows: bool = False, known: list[ir.Value] | None = None
+) -> ir.Value:
     """Return an argument as a factor of a product; the other factor has so many lanes, where that is known.
 
     One that is computed in sixteen bits is stored in these, since that is what tensor cores take; but weights of eight
     bits are dequantised on their way where few rows of the other factor want them. Sixteen bits hold floats of eight.
     A factor lies as it is computed, since matrices are read along lines and across; what `windows` read lies for them.
+    `known` gets the condition under which batches that are gathered are in place, and the product is what it says.
     """
     value = lowering.value(argument)
+    if known is not None and (found := gathered(lowering, value)):
+        known.append(found[0])
+        value = found[1]
     dtype = graph_dtype(lowering, argument)
     dtype = "bfloat16" if dtype not in HALF and narrow_dtype(value) in FLOAT8 else dtype
     if dtype not in HALF or is_stored_in(dtype, value):
@@ -106,12 +135,16 @@ def transposed(lowering: Lowering, value: ir.Value) -> ir.Value:
 
 def matmul(lowering: Lowering, node: Node) -> ir.Value:
     """Return a product of matrices or vectors: matmul, mm, bmm, mv and dot."""
-    a = factor_of(lowering, given(node, 0))
-    b = factor_of(lowering, given(node, 1), lanes=math.prod(a.shape[:-1]))
+    matrices = all(len(shape_of(lowering, given(node, place))) > 1 for place in (0, 1))
+    known = list[ir.Value]() if matrices else None
+    a = factor_of(lowering, given(node, 0), known=known)
+    b = factor_of(lowering, given(node, 1), lanes=math.prod(a.shape[:-1]), known=known)
     vector_a, vector_b = len(a.dims) == 1, len(b.dims) == 1
     a = lowering.with_dims(a, ((), *a.dims)) if vector_a else a
     b = lowering.with_dims(b, (*b.dims, ())) if vector_b else b
     out = product(lowering, a, b)
+    for condition in known or ():
+        out = lowering.op(lambda holds, total: where(holds, total, math.nan), condition, out)
     dims = out.dims[:-1] if vector_b else out.dims
     position = len(dims) - (1 if vector_b else 2)
     return lowering.with_dims(out, (*dims[:position], *dims[position + 1 :]) if vector_a else dims)
