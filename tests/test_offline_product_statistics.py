@@ -9,7 +9,7 @@ import torch
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, halved
-from support.tensor_core_drafts import drafted, for_hopper, limit, ratio
+from support.tensor_core_drafts import RATIO, drafted, for_hopper, limit, ratio
 
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cuda.function import CudaParameters
@@ -66,6 +66,13 @@ HOPPER = {
 }
 
 
+LOSSES = {
+    "a loss": "return F.cross_entropy(self.l(x).float(), y)",
+    "losses with weights": "return F.cross_entropy(self.l(x), y, weight=self.w, ignore_index=3, reduction='none')",
+    "log probabilities": "s = self.l(x).float(); return s.gather(1, y.view(-1, 1)).squeeze(1) - s.logsumexp(1)",
+}
+
+
 @pytest.fixture(autouse=True)
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)
@@ -77,6 +84,15 @@ def test_hopper(name: str, tmp_path: Path) -> None:
     case = case if dtype == "float32" else halved(case, dtype)
     fp, plan = drafted(name, case, parameters, "tma_load", "line == down", regions=2)
     assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_target_among_the_columns(name: str, tmp_path: Path) -> None:
+    """An element at a place that each row has of its own is one of the columns that its row sums."""
+    init = "self.l = nn.Linear(72, 160); self.register_buffer('w', torch.rand(160))"
+    case = Case(LOSSES[name], "torch.randn(70, 72)", "torch.randint(0, 160, (70,))", init=init)
+    fp, plan = drafted(name, halved(case, "bfloat16"), CudaParameters(products=2), "line == down")
+    assert ratio(for_hopper(plan), fp, tmp_path) < RATIO
 
 
 @pytest.mark.parametrize(("dtype", "tensor"), [("bfloat16", 1), ("float32", 2), ("float32", 1)])

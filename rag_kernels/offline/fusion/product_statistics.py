@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from rag_kernels.offline.fusion.loops import key_of
+from rag_kernels.offline.fusion.loops import key_of, loops_of
 from rag_kernels.offline.fusion.parts import Split, parts_wanted
 from rag_kernels.offline.fusion.products import factors_of, tile_of
+from rag_kernels.offline.fusion.read_where_made import unstored
 from rag_kernels.offline.fusion.stored_first import outermost
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.expressions import Expr, absolute, equal, exp, where
@@ -22,7 +23,7 @@ from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import exponentials
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite
-from rag_kernels.offline.lowering.steps import Lowered, values_of, with_values
+from rag_kernels.offline.lowering.steps import Lowered, Stored, values_of, with_values
 
 GROUP = 32  # columns of a group: those that a warp has of a row at a time
 FEWEST_ROWS, FEWEST_COLUMNS, FEWEST_TERMS = 33, 64, 16  # of a product; one of fewer rows has another kernel
@@ -56,16 +57,26 @@ def grouped_product(value: ir.Value) -> ir.Reduce | None:
 
 def with_grouped_columns(lowered: Lowered, split: Split) -> Lowered:
     """Return the steps with what rows of products come to taken in groups of columns, where nothing else reads them."""
-    values = [value for step in lowered.steps for value in values_of(step)]
-    found = statistics_of(values, split)
+    for step in lowered.steps:
+        if isinstance(step, Stored) and is_of_product(step.value) and (other := unstored(lowered, step)):
+            inside = set(ir.walk(step.value))
+            lowered = other if any(v.product in inside for v in statistics_in(other, split).values()) else lowered
+    found = statistics_in(lowered, split)
     if not found:
         return lowered
     groups = _Groups(found)
     return replace(lowered, steps=tuple(with_values(step, lambda v: rewrite(v, groups)) for step in lowered.steps))
 
 
-def statistics_of(values: list[ir.Value], split: Split) -> dict[ir.Value, Statistic]:
+def is_of_product(value: ir.Value) -> bool:
+    """Return whether a value is what each element of a product is made to."""
+    found = outermost(value)
+    return len(found) == 1 and bool(tile_of(found[0])) and key_of(found[0])[0] == set(loops_of(value))
+
+
+def statistics_in(lowered: Lowered, split: Split) -> dict[ir.Value, Statistic]:
     """Return by reduction what can be taken in the nest of a product, of all whose elements nothing else reads."""
+    values = [value for step in lowered.steps for value in values_of(step)]
     found: dict[ir.Value, Statistic] = {}
     for v in ir.walk(*values):
         if one := statistic_of(v, found, split):
