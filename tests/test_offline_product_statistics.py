@@ -100,7 +100,13 @@ def test_what_the_copy_engine_cannot_read(dtype: str, tensor: int, tmp_path: Pat
     """Odd lines and few of them: tiles come through registers, and a warp has the 32 columns of a group."""
     case = Case("s = x @ y; return F.softplus(s).sum(1), s.logsumexp(1)", "torch.randn(71, 67)", "torch.randn(67, 96)")
     parameters = CudaParameters(products=2, tensor=tensor)
-    fp, plan = drafted("odd", case if dtype == "float32" else halved(case, dtype), parameters, "column % 32", regions=2)
+    fp, plan = drafted(
+        "odd",
+        case if dtype == "float32" else halved(case, dtype),
+        parameters,
+        f"column % {32 if dtype == 'bfloat16' else 16} ==",
+        regions=2,
+    )
     assert ratio(plan, fp, tmp_path) < limit(parameters)
 
 

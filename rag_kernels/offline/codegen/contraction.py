@@ -66,9 +66,10 @@ class Contraction:
         return [self.total, *([self.other] if self.other else [])]
 
     @property
-    def grouped(self) -> bool:
-        """Return whether what is stored is what groups of columns come to: those of the last loop of columns."""
-        return self.columns[-1].leaves[-1] in self.nest.region.reduced
+    def grouped(self) -> int:
+        """Return how many columns a group has of which what they come to is stored, those of the last loop; 0: none."""
+        last = self.columns[-1]
+        return last.count if last.leaves[-1] in self.nest.region.reduced else 0
 
     @property
     def rows(self) -> list[Loop]:

@@ -20,12 +20,12 @@ from rag_kernels.offline.fusion.stored_first import outermost
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.expressions import Expr, absolute, equal, exp, where
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import exponentials
+from rag_kernels.offline.ir.patterns import exponentials, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.lowering.steps import Lowered, Stored, values_of, with_values
 
-GROUP = 32  # columns of a group: those that a warp has of a row at a time
+GROUP, SHORT_GROUP = 32, 16  # columns of a group: those that a warp has of a row at a time, and where tiles are turned
 FEWEST_ROWS, FEWEST_COLUMNS, FEWEST_TERMS = 33, 64, 16  # of a product; one of fewer rows has another kernel
 KINDS = frozenset({Kind.SUM, Kind.MAX, Kind.MIN, Kind.FASTMAX})
 
@@ -43,16 +43,15 @@ class Statistic:
 
 def grouped_product(value: ir.Value) -> ir.Reduce | None:
     """Return the product of which a reduction takes groups of neighbouring columns, or None where it takes others."""
-    if not isinstance(value, ir.Reduce) or value.kind not in KINDS or value.guards:
+    if not isinstance(value, ir.Reduce) or not value.grouped:
         return None
-    over = ir.leaves(value.over)
-    if len(over) != 1 or not over[0].fixed or over[0].size != GROUP or tile_of(value):
-        return None
-    found = [v for v in ir.walk(value.arg, enter=lambda v: not tile_of(v)) if isinstance(v, ir.Reduce) and tile_of(v)]
-    if len(found) != 1:
-        return None
-    outer, reduced = key_of(value)
-    return found[0] if key_of(found[0])[0] == outer | reduced else None
+    return next(v for v in ir.walk(value.arg) if isinstance(v, ir.Reduce) and tile_of(v) and is_whole(v, value))
+
+
+def is_whole(product: ir.Reduce, group: ir.Reduce) -> bool:
+    """Return whether groups are of this product's results, and not of one that a factor is computed from."""
+    outer, reduced = key_of(group)
+    return key_of(product)[0] == outer | reduced
 
 
 def with_grouped_columns(lowered: Lowered, split: Split) -> Lowered:
@@ -162,13 +161,24 @@ class _Groups:
     def grouped(one: Statistic, arg: ir.Value) -> tuple[ir.Reduce, ir.Group]:
         """Return the reduction of each group of columns, and the loops over groups."""
         if not one.column.parts:
-            one.column.split(one.column.size // GROUP)
+            one.column.split(one.column.size // width_of(one.product, one.column))
             assert one.column.parts
             one.column.parts[1].fixed = True
         inner = one.column.leaves()[-1]
         rest = tuple(a for a in ir.leaves(one.value.over) if a is not inner)
         dims = (*one.value.dims, *((a,) for a in rest))
-        return replace(one.value, dims=dims, arg=arg, over=(inner,)), rest
+        return replace(one.value, dims=dims, arg=arg, over=(inner,), grouped=True), rest
+
+
+def width_of(product: ir.Reduce, column: ir.Atom) -> int:
+    """Return how many columns a group has: few where a factor of fp32 has them side by side.
+
+    wgmma takes TF32 so as its left factor alone: a warp has sixteen columns then, and more rows.
+    """
+    loads = [v for factor in factors_of(product) or () if isinstance(v := strip(factor), ir.Load)]
+    last = [v.index[-1] for v in loads if v.storage == "float32"]
+    inner = [ir.leaves(a for a, n in form.terms if n == 1)[-1:] for form in last if isinstance(form, ir.Form)]
+    return SHORT_GROUP if (column,) in inner else GROUP
 
 
 def laid(value: ir.Value, dims: tuple[ir.Group, ...]) -> Expr:

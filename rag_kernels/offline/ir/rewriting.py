@@ -7,6 +7,7 @@ nothing of loops and regions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rag_kernels.offline.ir import values as ir
 
@@ -49,7 +50,7 @@ def rebuilt(value: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
         case ir.Op():
             return ir.Op(value.dims, value.dtype, value.operator, after)
         case ir.Reduce():
-            return ir.Reduce(value.dims, value.dtype, value.kind, after[0], value.over, value.guards, value.rounded)
+            return replace(value, arg=after[0])
         case ir.Scan():
             return ir.Scan(value.dims, value.dtype, value.kind, after[0], value.over)
         case ir.Load():

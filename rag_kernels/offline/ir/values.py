@@ -217,6 +217,7 @@ class Reduce(Value):
     over: Group
     guards: tuple[Index, ...] = ()
     rounded: str = ""  # of a product: the dtype of sixteen bits to which the graph rounds it
+    grouped: bool = False  # of neighbouring columns of a product, in whose nest it is taken
 
 
 @dataclass(eq=False, slots=True)

@@ -12,7 +12,6 @@ from rag_kernels.offline.codegen.contraction import Contraction
 from rag_kernels.offline.codegen.reduction_levels import indent, levels
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Printer, Scope
-from rag_kernels.offline.fusion.product_statistics import GROUP
 from rag_kernels.offline.ir import values as ir
 
 
@@ -26,7 +25,7 @@ def of_one_column(contraction: Contraction, printer: Printer, scope: Scope) -> N
     """Add to the scope what groups come to where a lane has one column."""
     for group in groups_in(contraction):
         value, name = printer.emit(group.arg, scope), printer.name()
-        scope.lines.append(f"const float {name} = {joined(group, value, GROUP)};")
+        scope.lines.append(f"const float {name} = {joined(group, value, contraction.grouped)};")
         scope.known[group] = name
 
 
@@ -35,6 +34,7 @@ def of_several_columns(contraction: Contraction, printer: Printer, scope: Scope,
 
     `scope` knows the sums of column `u`, and is told the groups; `inside` are the statements that tell its place.
     """
+    lanes = contraction.grouped // each
     groups, lines, kept = groups_in(contraction), list[str](), dict[object, str]()
     level = levels(contraction.nest.region.stores.values())
     for now in sorted({level[group] for group in groups}):
@@ -53,7 +53,7 @@ def of_several_columns(contraction: Contraction, printer: Printer, scope: Scope,
         lines += ["#pragma unroll", f"for (int u = 0; u < {each}; ++u) {{", f"  {inside}"]
         lines += [*indent([*one.lines, *steps]), "}"]
         done = [group for group in groups if level[group] == now]
-        lines += [f"{scope.known[group]} = {joined(group, scope.known[group], GROUP // each)};" for group in done]
+        lines += [f"{scope.known[group]} = {joined(group, scope.known[group], lanes)};" for group in done]
     return lines
 
 

@@ -24,7 +24,6 @@ from rag_kernels.offline.cuda.gemm.gemm import Kernel, Tile
 from rag_kernels.offline.cuda.gemm.tensor_core_text import BEGIN, EPILOGUE, LOOP, THREE
 from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
 from rag_kernels.offline.cuda.needs import Needs
-from rag_kernels.offline.fusion.product_statistics import GROUP
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import FLOAT8, HALF, STORED_ONLY
 from rag_kernels.offline.ir.patterns import narrow_dtype, sixteen_bits, strip
@@ -298,7 +297,7 @@ class TensorKernel(Kernel):
             of_one_column(c, self.printer, scope)
         values = {b: self.printer.emit_stored(b, v, scope) for b, v in c.nest.region.stores.items()}
         places = {b: self.place(b) for b in values}
-        first = f"if (column % {GROUP} == 0) " if c.grouped else ""
+        first = f"if (column % {c.grouped} == 0) " if c.grouped else ""
         stores = [f"{first}{places[b]} = {v};" for b, v in values.items()]
         return [
             *EPILOGUE.splitlines(),

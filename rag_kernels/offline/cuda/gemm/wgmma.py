@@ -31,7 +31,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
 
 SHARED = 227 * 1024  # bytes of a block at most
-STRIP = 32  # columns that a warp stores at once
+STRIP, NARROW = 32, 16  # columns that a warp stores at once, and where rows and columns are exchanged
 STAGED = 8 * 16 * (STRIP + 8) * 4  # bytes through which eight warps store
 COPIED = 128  # lanes of each factor from which on copies that the copy engine can read are worth their while
 LINE = 128  # bytes of a swizzled line: one step of the depth, or 64 lanes of sixteen bits
@@ -559,7 +559,7 @@ def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKer
     if c.second and (second is None or second.by != right.by or right.places):
         return None
     if numbers == "tf32":
-        turned = right.lanes_inside and not left.lanes_inside and not c.grouped  # else rows would be split among warps
+        turned = right.lanes_inside and not left.lanes_inside and c.grouped <= NARROW
         left, right = (right, left) if turned else (left, right)
         right = right.turned() if right.lanes_inside else right
         if c.second and (turned or right.steps[0] != {(): 1}):
