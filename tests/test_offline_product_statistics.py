@@ -82,7 +82,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hopper(name: str, tmp_path: Path) -> None:
     case, dtype, parameters = HOPPER[name]
     case = case if dtype == "float32" else halved(case, dtype)
-    fp, plan = drafted(name, case, parameters, "tma_load", "line == down", regions=2)
+    fp, plan = drafted(name, case, parameters, "tma_load", "bool leader", regions=2)
     assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
 
 
@@ -91,7 +91,7 @@ def test_a_target_among_the_columns(name: str, tmp_path: Path) -> None:
     """An element at a place that each row has of its own is one of the columns that its row sums."""
     init = "self.l = nn.Linear(72, 160); self.register_buffer('w', torch.rand(160))"
     case = Case(LOSSES[name], "torch.randn(70, 72)", "torch.randint(0, 160, (70,))", init=init)
-    fp, plan = drafted(name, halved(case, "bfloat16"), CudaParameters(products=2), "line == down")
+    fp, plan = drafted(name, halved(case, "bfloat16"), CudaParameters(products=2), "bool leader")
     assert ratio(for_hopper(plan), fp, tmp_path) < RATIO
 
 
@@ -119,7 +119,7 @@ def test_infinite_and_missing_numbers_come_through(tmp_path: Path) -> None:
     )
     fp = functional("infinite", halved(case, "bfloat16"))
     plan = write(fp, CudaParameters(products=2))
-    assert plan is not None and "line == down" in plan.candidate.source
+    assert plan is not None and "bool leader" in plan.candidate.source
     call = numbers.caller(for_hopper(plan), fp, tmp_path)
     x, y = torch.randn(40, 64).bfloat16(), torch.randn(104, 96).bfloat16()
     m = y[64:]
@@ -142,4 +142,4 @@ def test_a_product_that_is_read_otherwise_is_stored() -> None:
     ):
         case = Case(body, f"torch.randn({rows}, 64)", f"torch.randn(64, {columns})")
         plan = write(functional("stored", halved(case, "bfloat16")), CudaParameters(products=2))
-        assert plan is not None and "line == down" not in plan.candidate.source
+        assert plan is not None and "bool leader" not in plan.candidate.source

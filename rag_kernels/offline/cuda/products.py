@@ -64,7 +64,7 @@ class Product:
         wanted = (p.shape, p.clusters, p.turns)
         if not isinstance(kernel, TensorKernel):
             return None
-        apart = None if self.found.grouped else by_images(kernel)
+        apart = by_images(kernel)
         made = wgmma_kernel(kernel, wanted) or (wgmma_kernel(apart, wanted) if apart else None)
         made = made or (None if self.found.grouped else convolution_kernel(kernel, wanted))
         if not made:

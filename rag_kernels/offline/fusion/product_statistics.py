@@ -107,9 +107,10 @@ def statistic_of(value: ir.Value, known: dict[ir.Value, Statistic], split: Split
 
 
 def serves(product: ir.Reduce, split: Split) -> bool:
-    """Return whether a product runs whole, in tiles of a kernel that takes groups of columns."""
-    plain = bool(tile_of(product)) and not product.guards and ir.size_of(product.over) >= FEWEST_TERMS
-    return plain and parts_wanted(split, product, whole=False) == 1
+    """Return whether a product runs whole, in tiles of a kernel that takes groups of columns: not one with a window."""
+    forms = [form for v in ir.walk(product.arg) for form in ir.forms(v)]
+    plain = bool(tile_of(product)) and not product.guards and all(len(form.terms) <= 1 for form in forms)
+    return plain and ir.size_of(product.over) >= FEWEST_TERMS and parts_wanted(split, product, whole=False) == 1
 
 
 def column_of(value: ir.Reduce, product: ir.Reduce) -> ir.Atom | None:

@@ -213,6 +213,8 @@ class WgmmaKernel(Kernel):
 
     def strips(self) -> str:
         """Return the loop over the parts of a tile that go through shared memory."""
+        if self.in_registers:
+            return text.GROUPS_OF_STRIPS
         return text.STRIPS_TURNED if self.turned else text.STRIPS
 
     def bytes_brought(self) -> str:
@@ -274,7 +276,7 @@ class WgmmaKernel(Kernel):
                 self.printer.emit(v, rows)
         head = [*c.unflatten(c.rows, "row", kind), *rows.lines]
         if c.grouped:
-            return self.joined(head, rows).splitlines()
+            return self.joined(head, rows)
         columns = c.unflatten(c.columns, "column", kind)
         if inside := self.inside():
             columns.append(f"if (!({inside})) continue;")
@@ -339,7 +341,7 @@ class WgmmaKernel(Kernel):
         """Return the operators and stores of neighbouring columns."""
         c, kind, stores = self.contraction, self.kind, self.contraction.nest.region.stores
         inner = c.columns[-1]
-        vectors = self.vectors()
+        vectors = self.vectors(self.next)
         scope.known |= {place: f"float({name}.x[u])" for place, (name, _, _) in vectors.items()}
         scope.known |= dict(zip(c.totals, ("sum[u]", "other[u]"), strict=False))
         values = {b: self.printer.emit_stored(b, v, scope) for b, v in stores.items()}
@@ -360,27 +362,36 @@ class WgmmaKernel(Kernel):
             *(f"*reinterpret_cast<{types[b]}*>(&{self.place(b)}) = {names[b]};" for b in stores),
         ]
 
-    def joined(self, head: list[str], rows: Scope) -> str:
+    @property
+    def in_registers(self) -> bool:
+        """Return whether groups of columns are taken from registers."""
+        return self.contraction.grouped == STRIP and not self.turned
+
+    def joined(self, head: list[str], rows: Scope) -> list[str]:
         """Return the operators behind the sum, what groups of columns come to, and the stores of that."""
-        c, scope = self.contraction, Scope(rows)
-        stores, inner, vectors = c.nest.region.stores, c.columns[-1].var, self.vectors()
-        scope.known |= {place: f"float({name}.x[u])" for place, (name, _, _) in vectors.items()}
+        c, scope, stores = self.contraction, Scope(rows), self.contraction.nest.region.stores
+        inner, pairs = c.columns[-1].var, self.in_registers
+        each, at, of = (2, "u / 2 * 8 + u % 2", "[u / 2].x[u % 2]") if pairs else (self.next, "u", ".x[u]")
+        vectors = self.vectors(each)
+        scope.known |= {place: f"float({name}{of})" for place, (name, _, _) in vectors.items()}
         scope.known |= {c.total: "sum[u]"}
-        place = f"const {self.kind} {inner} = inner + u;"
-        groups = of_several_columns(c, self.printer, scope, self.next, place)
+        place = f"const {self.kind} {inner} = inner + {at};"
+        groups = of_several_columns(c, self.printer, scope, 8 if pairs else each, place)
         values = {b: self.printer.emit_stored(b, v, scope) for b, v in stores.items()}
         lines = [
             *head,
             *c.unflatten(c.columns, "column", self.kind),
-            *vector_loads(vectors),
             f"const {self.kind} inner = {inner};",
+            *(pairs_loads(vectors, self.kind, inner) if pairs else vector_loads(vectors)),
             *groups,
-            "if (line == down && inner == 0) {",
+            "if (leader) {",
             *indent([*scope.lines, *(f"{self.place(b)} = {v};" for b, v in values.items())]),
             "}",
         ]
+        if pairs:
+            return lines
         text_ = text.JOINED.replace("TAIL", "\n".join(indent(indent(lines))))
-        return text_.replace("NEXT", str(self.next)).replace("KIND", self.kind)
+        return text_.replace("NEXT", str(each)).replace("GROUP", str(c.grouped)).splitlines()
 
     def tail_of_one(self, scope: Scope) -> list[str]:
         """Return the operators and stores of one column."""
@@ -402,15 +413,15 @@ class WgmmaKernel(Kernel):
         found = ir.walk(*c.nest.region.stores.values(), enter=lambda v: v not in c.totals)
         return [v for v in found if isinstance(v, ir.Load)]
 
-    def vectors(self) -> dict[str, tuple[str, str, Access]]:
-        """Return the loads behind the sum that neighbours share: by place a name, its type, and the address."""
+    def vectors(self, each: int) -> dict[str, tuple[str, str, Access]]:
+        """Return the loads behind the sum that so many neighbours share: by place a name, its type, and the address."""
         out: dict[str, tuple[str, str, Access]] = {}
         for v in self.tail_loads():
             access = self.contraction.nest.accesses[v]
             if v.storage in ITEMSIZE.keys() - {"bool"} and self.lies_in_eights(access):
                 place = self.address(v)
                 name = f"{self.printer.pointers[v.buffer][:-2]}_v{len(out) + 1}"
-                known = f"Pack<{stored_type(v.storage, 'cuda')}, {self.next}>"
+                known = f"Pack<{stored_type(v.storage, 'cuda')}, {each}>"
                 out.setdefault(place, (name, known, access))
         return out
 
@@ -542,6 +553,16 @@ def vector_loads(vectors: dict[str, tuple[str, str, Access]]) -> list[str]:
         f"const {kind} {name} = *reinterpret_cast<const {kind}*>(&{place});"
         for place, (name, kind, _) in vectors.items()
     ]
+
+
+def pairs_loads(vectors: dict[str, tuple[str, str, Access]], kind: str, inner: str) -> list[str]:
+    """Return the statements that load what pairs of neighbours share, of four pairs that lie eight columns apart."""
+    lines = []
+    for place, (name, pair, _) in vectors.items():
+        load = f"{name}[q] = *reinterpret_cast<const {pair}*>(&{place});"
+        at = [f"const {kind} {inner} = inner + q * 8;", load]
+        lines += [f"{pair} {name}[4];", "#pragma unroll", "for (int q = 0; q < 4; ++q) {", *indent(at), "}"]
+    return lines
 
 
 def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKernel | None:
