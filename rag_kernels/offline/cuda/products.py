@@ -17,7 +17,8 @@ from rag_kernels.offline.cuda.gemm.few_rows import few_rows_kernel
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
 from rag_kernels.offline.cuda.gemm.patch import convolution_kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel, numbers_of, serves
-from rag_kernels.offline.cuda.gemm.wgmma import wgmma_kernel
+from rag_kernels.offline.cuda.gemm.wgmma import WgmmaKernel, wgmma_kernel
+from rag_kernels.offline.cuda.gemm.wgmma_groups import GroupsKernel
 from rag_kernels.offline.cuda.gemm.window import by_images
 from rag_kernels.offline.cuda.kernel_text import KernelText, arguments_of, constexprs
 from rag_kernels.offline.cuda.needs import Needs
@@ -64,8 +65,8 @@ class Product:
         wanted = (p.shape, p.clusters, p.turns)
         if not isinstance(kernel, TensorKernel):
             return None
-        apart = by_images(kernel)
-        made = wgmma_kernel(kernel, wanted) or (wgmma_kernel(apart, wanted) if apart else None)
+        apart, of = by_images(kernel), GroupsKernel if self.found.grouped else WgmmaKernel
+        made = wgmma_kernel(kernel, wanted, of) or (wgmma_kernel(apart, wanted, of) if apart else None)
         made = made or (None if self.found.grouped else convolution_kernel(kernel, wanted))
         if not made:
             return None

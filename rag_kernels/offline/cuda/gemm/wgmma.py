@@ -19,7 +19,6 @@ from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm import wgmma_text as text
-from rag_kernels.offline.cuda.gemm.column_groups import of_several_columns
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
 from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix, matrix_of, start_of_matrix
@@ -213,8 +212,6 @@ class WgmmaKernel(Kernel):
 
     def strips(self) -> str:
         """Return the loop over the parts of a tile that go through shared memory."""
-        if self.in_registers:
-            return text.GROUPS_OF_STRIPS
         return text.STRIPS_TURNED if self.turned else text.STRIPS
 
     def bytes_brought(self) -> str:
@@ -270,13 +267,8 @@ class WgmmaKernel(Kernel):
     def tails(self) -> list[str]:
         """Return the operators behind the sum, and the stores, of what a warp has in its part of shared memory."""
         c, kind, second = self.contraction, self.kind, self.second
-        rows = Scope()
-        for v in ir.walk(*c.nest.region.stores.values(), enter=lambda v: v not in c.totals):
-            if self.is_of_row(v):
-                self.printer.emit(v, rows)
+        rows = self.of_rows()
         head = [*c.unflatten(c.rows, "row", kind), *rows.lines]
-        if c.grouped:
-            return self.joined(head, rows)
         columns = c.unflatten(c.columns, "column", kind)
         if inside := self.inside():
             columns.append(f"if (!({inside})) continue;")
@@ -294,6 +286,14 @@ class WgmmaKernel(Kernel):
         several = several.replace("ALL_INSIDE", self.all_inside()).replace("NEXT", str(self.next))
         return ["if (wide_tail) {", *indent(several.splitlines()), "} else {", *indent(one.splitlines()), "}"]
 
+    def of_rows(self) -> Scope:
+        """Return what stands behind the sum and is the same for all columns."""
+        c, rows = self.contraction, Scope()
+        for v in ir.walk(*c.nest.region.stores.values(), enter=lambda v: v not in c.totals):
+            if self.is_of_row(v):
+                self.printer.emit(v, rows)
+        return rows
+
     def column_at(self, lane: str) -> str:
         """Return which column of the result a lane of a strip is, as C: `columns` or more where there is none."""
         return f"from + {lane}"
@@ -305,7 +305,7 @@ class WgmmaKernel(Kernel):
     @property
     def next(self) -> int:
         """Return how many neighbouring columns a thread takes: as many as are stored with sixteen bytes."""
-        stored = [] if self.contraction.grouped else [self.printer.storage[b] for b in self.contraction.nest.stores]
+        stored = [self.printer.storage[b] for b in self.whole_stores()]
         loaded = [v.storage for v in self.tail_loads() if self.lies_in_eights(self.contraction.nest.accesses[v])]
         return 4 if {ITEMSIZE[one] for one in (*stored, *loaded)} == {4} else 8
 
@@ -362,37 +362,6 @@ class WgmmaKernel(Kernel):
             *(f"*reinterpret_cast<{types[b]}*>(&{self.place(b)}) = {names[b]};" for b in stores),
         ]
 
-    @property
-    def in_registers(self) -> bool:
-        """Return whether groups of columns are taken from registers."""
-        return self.contraction.grouped == STRIP and not self.turned
-
-    def joined(self, head: list[str], rows: Scope) -> list[str]:
-        """Return the operators behind the sum, what groups of columns come to, and the stores of that."""
-        c, scope, stores = self.contraction, Scope(rows), self.contraction.nest.region.stores
-        inner, pairs = c.columns[-1].var, self.in_registers
-        each, at, of = (2, "u / 2 * 8 + u % 2", "[u / 2].x[u % 2]") if pairs else (self.next, "u", ".x[u]")
-        vectors = self.vectors(each)
-        scope.known |= {place: f"float({name}{of})" for place, (name, _, _) in vectors.items()}
-        scope.known |= {c.total: "sum[u]"}
-        place = f"const {self.kind} {inner} = inner + {at};"
-        groups = of_several_columns(c, self.printer, scope, 8 if pairs else each, place)
-        values = {b: self.printer.emit_stored(b, v, scope) for b, v in stores.items()}
-        lines = [
-            *head,
-            *c.unflatten(c.columns, "column", self.kind),
-            f"const {self.kind} inner = {inner};",
-            *(pairs_loads(vectors, self.kind, inner) if pairs else vector_loads(vectors)),
-            *groups,
-            "if (leader) {",
-            *indent([*scope.lines, *(f"{self.place(b)} = {v};" for b, v in values.items())]),
-            "}",
-        ]
-        if pairs:
-            return lines
-        text_ = text.JOINED.replace("TAIL", "\n".join(indent(indent(lines))))
-        return text_.replace("NEXT", str(each)).replace("GROUP", str(c.grouped)).splitlines()
-
     def tail_of_one(self, scope: Scope) -> list[str]:
         """Return the operators and stores of one column."""
         stores = self.contraction.nest.region.stores
@@ -441,12 +410,15 @@ class WgmmaKernel(Kernel):
         return all(self.lies_in_eights(stores[b]) for b in self.contraction.nest.region.stores)
 
     def widths(self, pointers: dict[str, str]) -> dict[str, str]:
-        return {} if self.contraction.grouped or not self.wide_tail() else {"wide_tail": self.in_eights(pointers)}
+        return {"wide_tail": self.in_eights(pointers)} if self.wide_tail() else {}
+
+    def whole_stores(self) -> dict[str, Access]:
+        """Return the stores that have an element for each of the results."""
+        return {b: self.contraction.nest.stores[b] for b in self.contraction.nest.region.stores}
 
     def in_eights(self, pointers: dict[str, str]) -> str:
         """Return when what is stored and loaded behind the sum can be taken eight columns at a time, as C."""
-        c = self.contraction
-        stores = {} if c.grouped else {b: c.nest.stores[b] for b in c.nest.region.stores}
+        c, stores = self.contraction, self.whole_stores()
         loads = {v.buffer: c.nest.accesses[v] for v in self.tail_loads() if self.lies_in_eights(c.nest.accesses[v])}
         every = [*stores.values(), *loads.values()]
         places = list(dict.fromkeys(pointers[b] for b in (*stores, *loads)))
@@ -459,8 +431,7 @@ class WgmmaKernel(Kernel):
         sizes = ", ".join(dict.fromkeys(f"int64_t({size})" for m in self.maps.values() for size in m.sizes))
         large = " && ".join(f"{text} >= {COPIED}" for text in map(self.contraction.extents, self.lanes))
         reads = " && ".join(self.reads(matrix, pointers) for matrix in self.maps.values())
-        condition = f"(({reads}) || ({large} && tma_counts({{{sizes}}})))"
-        return f"{condition} && {self.in_eights(pointers)}" if self.contraction.grouped else condition
+        return f"(({reads}) || ({large} && tma_counts({{{sizes}}})))"
 
     def reads(self, matrix: Matrix, pointers: dict[str, str]) -> str:
         """Return when the copy engine can read a factor, as C."""
@@ -555,18 +526,10 @@ def vector_loads(vectors: dict[str, tuple[str, str, Access]]) -> list[str]:
     ]
 
 
-def pairs_loads(vectors: dict[str, tuple[str, str, Access]], kind: str, inner: str) -> list[str]:
-    """Return the statements that load what pairs of neighbours share, of four pairs that lie eight columns apart."""
-    lines = []
-    for place, (name, pair, _) in vectors.items():
-        load = f"{name}[q] = *reinterpret_cast<const {pair}*>(&{place});"
-        at = [f"const {kind} {inner} = inner + q * 8;", load]
-        lines += [f"{pair} {name}[4];", "#pragma unroll", "for (int q = 0; q < 4; ++q) {", *indent(at), "}"]
-    return lines
-
-
-def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKernel | None:
-    """Return the kernel for a contraction in one pass that the copy engine can feed, or None.
+def wgmma_kernel(
+    kernel: TensorKernel, wanted: tuple[int, int, int], of: type[WgmmaKernel] = WgmmaKernel
+) -> WgmmaKernel | None:
+    """Return the kernel (one `of` these) for a contraction in one pass that the copy engine can feed, or None.
 
     `wanted` has the shape of tiles, blocks of a cluster and whether groups take turns, as tuning parameters say them.
     """
@@ -587,4 +550,4 @@ def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKer
             return None
     itemsize, registers = 2 if numbers in HALF else 4, numbers == "tf32" and left.lanes_inside
     shape = shape_of(wanted, shape_for(c, right, itemsize, turned=turned, registers=registers))
-    return WgmmaKernel(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, shape, turned, second)
+    return of(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, shape, turned, second)

@@ -278,45 +278,6 @@ if (top + DOWN <= rows && ALL_INSIDE) {
     if (top + e / (ACROSS / NEXT) < rows && COLUMN_OF_VECTOR < columns) several(e);
 }"""
 
-# Where groups of columns are reduced that are as wide as a strip, four lanes have one, in registers as wgmma leaves it:
-# of each row eight columns in pairs. Lanes beyond the last row or column repeat the last that there is.
-GROUPS_OF_STRIPS = """\
-#pragma unroll
-for (int strip = 0; strip < BLOCKS * WIDE / STRIP; ++strip) {
-  const int block = (ALTERNATE ? 0 : mine * BLOCKS) + strip / (WIDE / STRIP);
-  const int top = row0 + block * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
-  const int from = column0 + strip % (WIDE / STRIP) * STRIP;
-  const KIND column = (from < columns ? from : columns - STRIP) + lane % 4 * 2;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const KIND row = top + h * 8 < rows ? top + h * 8 : rows - 1;
-    const bool leader = top + h * 8 < rows && from < columns && lane % 4 == 0;
-    float sum[8];
-#pragma unroll
-    for (int u = 0; u < 8; ++u)
-      sum[u] = sums[strip / (WIDE / STRIP)][strip % (WIDE / STRIP) * (STRIP / 2) + u / 2 * 4 + h * 2 + u % 2];
-TAILS
-  }
-}"""
-
-# Narrower ones go through shared memory as strips do, and the lanes of a warp have them together.
-JOINED = """\
-if (top < rows && from < columns) {
-#pragma unroll
-  for (int i = 0; i < DOWN * ACROSS / NEXT / 32; ++i) {
-    const int line = (lane + 32 * i) / (ACROSS / NEXT), in = lane % (ACROSS / NEXT) * NEXT;
-    const int down = line < rows - top ? line : rows - top - 1;
-    const KIND row = top + down, column = from + in;
-    const bool leader = line == down && in % GROUP == 0;
-    const float* const at = staged + down * PITCH;
-    float sum[NEXT];
-#pragma unroll
-    for (int u = 0; u < NEXT; u += 4)
-      *reinterpret_cast<float4*>(&sum[u]) = *reinterpret_cast<const float4*>(at + (in ^ exchanged(down) ^ u));
-TAIL
-  }
-}"""
-
 # ... or, where these cannot be stored at once, one column, of which it goes down the rows. What lies where results do
 # is loaded for several rows before anything is made of it: registers are few here, and nobody else brings it forward.
 ONE = """\
