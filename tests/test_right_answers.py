@@ -218,3 +218,47 @@ def test_rows_of_sixteen_bits_are_what_they_are(dtype: torch.dtype) -> None:
             mean = x.double().mean(1, keepdim=True) * (1 + off)
             got = ((x.double() - mean) / math.sqrt(1e-5)).to(x.dtype)
             assert answers.check([got], 0, None, noisy=True).results[0].ok is right, off
+
+
+RECURRENT = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = torch.nn.LSTM(8, 6, batch_first=True, bidirectional=True)
+
+    def forward(self, x):
+        return self.lstm(x)[0]
+
+def get_inputs():
+    return [torch.rand(3, 5, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_weights_that_a_module_moves_into_memory_of_its_own_are_the_contents(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU an LSTM's are moved side by side, and again after a call on others, as fp64's are."""
+
+    def moved(rnn: torch.nn.RNNBase) -> None:
+        for weight in rnn.parameters():
+            weight.data = weight.data.clone()
+
+    monkeypatch.setattr(torch.nn.RNNBase, "flatten_parameters", moved)
+    fp = functionalize(problem_from_source("recurrent", RECURRENT), workers=workers)
+    content = [torch.zeros(a.spec.shape) for a in fp.tensors]
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), content, seed=1)
+        for _ in range(3):
+            for value in content:
+                value.copy_(torch.randn(value.shape))
+            given = {a.path: value for a, value in zip(fp.tensors, content, strict=True)}
+            weights = [given[f"lstm.{name}"] for name, _ in module.model.lstm.named_parameters()]
+            right = torch.lstm(given["0"], [torch.zeros(2, 3, 6)] * 2, weights, True, 1, 0.0, False, True, True)[0]
+            torch.testing.assert_close(module.call_in_double()[0].float(), right)
+            module.restore()
+            torch.testing.assert_close(module.call()[0], right)

@@ -40,6 +40,8 @@ class BoundModule:
         self.mutated = {path: self._attribute(path).detach().clone() for path in fp.mutated}
         plain = [(vars(m), n) for m in self.model.modules() for n, v in vars(m).items() if isinstance(v, torch.Tensor)]
         self.plain = [(held, name, held[name]) for held, name in plain]  # tensors that are no buffers
+        rnns = [(name, m) for name, m in self.model.named_modules() if isinstance(m, torch.nn.RNNBase)]
+        self.moving = {".".join(filter(None, (name, own))) for name, m in rnns for own, _ in m.named_parameters()}
         on_gpu = device.type != "cpu"
         self.values = [torch.empty_like(t, device=device) for t in content] if on_gpu else content
         self._bind()
@@ -53,20 +55,26 @@ class BoundModule:
         return value
 
     def _bind(self) -> None:
-        """Let the module's tensors and the input leaves be views of the content."""
+        """Let the module's tensors and the input leaves be views of the content, but for what `restore` copies."""
         for argument, tensor in zip(self.fp.tensors, self.values, strict=True):
             if argument.role == "input":
                 self.leaves[int(argument.path)] = tensor.clone() if argument.path in self.fp.written else tensor
-            elif argument.path not in self.mutated:
+            elif argument.path not in self.mutated and argument.path not in self.moving:
                 self._attribute(argument.path).data = tensor
 
     def restore(self) -> None:
-        """Put replaced tensors back, and updated ones to what the content says (or to what they were)."""
+        """Put replaced tensors back, and updated ones to what the content says (or to what they were).
+
+        Weights of an LSTM, GRU or RNN are copied too: on a GPU the module moves them into memory of its own, side by
+        side, and does so again after a call on other weights (`flatten_parameters`), so that they are views no more.
+        """
         for held, name, tensor in self.plain:
             held[name] = tensor
         content = {a.path: t for a, t in zip(self.fp.tensors, self.values, strict=True)}
         for path, initial in self.mutated.items():
             self._attribute(path).copy_(content.get(path, initial))
+        for path in self.moving & content.keys():
+            self._attribute(path).copy_(content[path])
         for argument, tensor in zip(self.fp.tensors, self.values, strict=True):
             if argument.role == "input" and argument.path in self.fp.written:
                 self.leaves[int(argument.path)].copy_(tensor)
