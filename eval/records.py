@@ -69,6 +69,7 @@ FORGIVEN = tuple(
         "fading",
         "masked rows",
         "huge",
+        "factors far together",
         "angles far from zero",
         "brink",
         "results close to an overflow",
@@ -79,6 +80,7 @@ FORGIVEN = tuple(
         "indices from the end",
         "buffers nearly as they are",
         "after a burst",
+        "after a far burst",
         "initcheck",
     )
 )

@@ -21,6 +21,8 @@ from rag_kernels.eval.numerics.arranged_inputs import (
     nearly_in_order,
     some_lines_zero,
     uneven,
+    with_few_huge,
+    with_other_digits,
 )
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.input_draws import (
@@ -379,8 +381,9 @@ def test_what_is_kept_is_another_in_a_part_and_a_mask_stays_a_mask() -> None:
     for own in (places, table, torch.tensor([0, 4, 8, 20, 32])):
         other = nearly_as_kept(own, torch.Generator().manual_seed(3))
         assert 0 < int((other != own).sum()) <= 2
-    for own in (torch.ones(16), torch.linspace(0, 1, 16), torch.tensor(3.0)):
+    for own in (torch.ones(16), torch.linspace(0, 1, 16), torch.tensor(3)):
         assert nearly_as_kept(own, GEN) is own
+    assert nearly_as_kept(torch.tensor(3.0), GEN) == 1.5
 
 
 def test_rows_have_spikes_that_are_alike_beside_masked_places() -> None:
@@ -405,6 +408,26 @@ def test_one_row_at_least_has_spikes_that_are_alike(rows: int) -> None:
 def test_some_lines_are_zero_and_the_others_stay() -> None:
     drawn = some_lines_zero(torch.ones(64, 8), torch.Generator().manual_seed(1)).sum(1)
     assert drawn[1] == 0 and set(drawn.tolist()) == {0.0, 8.0} and 4 < int((drawn == 0).sum()) < 32
+
+
+def test_numbers_come_again_with_other_digits() -> None:
+    value = torch.randn(40, 50)
+    value[0, 0], value[1, 1] = 0.0, math.inf
+    apart = []
+    for less in range(3):
+        other = with_other_digits(value, less, torch.Generator().manual_seed(5))
+        assert torch.equal(other.view(torch.int32) >> 16, value.view(torch.int32) >> 16)
+        assert other[0, 0] == 0 and other[1, 1] == math.inf
+        apart.append(float(((other - value) / value).nan_to_num().abs().max()))
+    assert 2**-9 < apart[0] < 2**-8 and apart[0] > 4 * apart[1] and apart[1] > 4 * apart[2] > 0, apart
+
+
+def test_sums_lose_what_is_beside_a_few_huge_numbers() -> None:
+    value = torch.randn(40, 50, generator=torch.Generator().manual_seed(6))
+    few, beside = (with_few_huge(value, torch.Generator().manual_seed(7), others=others) for others in (False, True))
+    assert float((few != beside).double().mean()) > 0.9
+    for of in (few.double, beside.double), (few.double().square, beside.double().square):
+        assert of[0]().sum() == of[1]().sum()
 
 
 def test_lines_of_a_parameter_change_places() -> None:

@@ -29,9 +29,21 @@ from rag_kernels.eval.numerics.arranged_inputs import (
     nearly_in_order,
     some_lines_zero,
     uneven,
+    with_few_huge,
+    with_other_digits,
+)
+from rag_kernels.eval.numerics.balanced_inputs import (
+    LEAST_WEIGHT,
+    outweigh,
+    put_below_zero,
+    put_beside,
+    put_cancelling,
+    put_fading,
+    put_fading_scores,
+    put_far_together,
 )
 from rag_kernels.eval.numerics.eight_bits import in_float32, narrowed
-from rag_kernels.eval.numerics.exactness_probe import probed_contents
+from rag_kernels.eval.numerics.exactness_probe import probed_contents, weighing
 from rag_kernels.eval.numerics.input_draws import (
     at_constants,
     at_ends,
@@ -57,16 +69,24 @@ from rag_kernels.eval.numerics.oracle import (
     is_constant,
     vary,
 )
-from rag_kernels.eval.numerics.searched_inputs import search
+from rag_kernels.eval.numerics.searched_inputs import MOST_BESIDE, search
 from rag_kernels.eval.records import FunctionalProblem, IndexBound, TensorArgument
+from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.eval.traits.input_kinds import (
     ALIKE,
     AT_CONSTANTS,
+    BALANCED,
     BEGUN,
+    BELOW_ZERO,
+    BESIDE,
+    BESIDE_HUGE,
+    CANCELLING,
     DISORDER,
     ENDS,
     FAR_APART,
     FAR_PARAMETERS,
+    FAR_TOGETHER,
+    FEW_HUGE,
     FROM_END,
     IGNORED,
     INTEGER_KINDS,
@@ -77,24 +97,30 @@ from rag_kernels.eval.traits.input_kinds import (
     MASKED,
     MULTIPLES,
     NEARLY,
+    NEXT_TO_ZERO,
     NON_FINITE,
     OF_ITS_SIDE,
     ONE_TWICE_ZEROS,
     OTHER_COLUMNS,
+    OTHER_DIGITS,
+    OTHER_ROWS,
     OUT_OF_RANGE,
+    OUTWEIGHED,
     PADDED,
     PROBES,
     REPEATED,
     SAME_SUMS,
     SEARCHED,
+    SINGLES,
     TWICE,
     UNEVEN,
     UNTRUE,
     WIDEST,
 )
 from rag_kernels.eval.traits.marked_values import constants_of, ignored_targets
-from rag_kernels.eval.traits.steps import alike_inputs, compares, has_to_ascend
+from rag_kernels.eval.traits.steps import WEIGHING, alike_inputs, compares, has_to_ascend
 
+MOST_OFF = 1e-5  # of a result next to zero, by which the module may miss it
 SOME_BOUNDS = 64  # of a tensor of bounds
 IN_PLACE = (IRREGULAR, DISORDER, NEARLY, UNEVEN, KEPT)  # but for a few elements as the problem has them
 
@@ -168,9 +194,22 @@ class DrawMaker:
             return self._irregular(kind, argument, making.leaves, generator)
         if kind in LINES:
             value = value if is_input else in_float32(self.module.initial[argument.name])
-            if kind != BEGUN and argument.role != "buffer" and not is_structured(value):
-                value = lines_moved(value, -(kind == OTHER_COLUMNS), generator)
+            return value if kind == BEGUN or argument.role == "buffer" else self._moved(making, argument, value)
         return value
+
+    def _moved(self, making: Making, argument: TensorArgument, value: torch.Tensor) -> torch.Tensor:
+        """Return an input or a parameter with its lines in another order, its numbers with other digits, or a few of
+        them huge.
+        """
+        kind, generator = making.kind, making.generator
+        if kind in (OTHER_ROWS, OTHER_COLUMNS):
+            return value if is_structured(value) else lines_moved(value, -(kind == OTHER_COLUMNS), generator)
+        free = argument.role == "parameter" or (self._is_free(argument) and not is_structured(value))
+        if not free or is_sorted(value):
+            return value
+        if kind in (FEW_HUGE, BESIDE_HUGE):
+            return with_few_huge(value, generator, others=kind == BESIDE_HUGE)
+        return with_other_digits(value, OTHER_DIGITS.index(kind), generator)
 
     def _input(self, making: Making, argument: TensorArgument, dtype: torch.dtype) -> torch.Tensor:
         """Return an input of a kind, on the side of zero that the problem's own are on if that is asked for."""
@@ -187,6 +226,8 @@ class DrawMaker:
             value = torch.full_like(value, kind == ALIKE)
         elif kind == ENDS:
             value = at_ends(value, making.end, generator)
+        elif kind in SINGLES:
+            value = value * SINGLES[kind] if value.numel() == 1 and value.is_floating_point() else value
         elif kind == AT_CONSTANTS:
             value = value if is_sorted(value) else at_constants(value, making.constants, generator)
         elif not (kind == "own" or is_sorted(value)):
@@ -222,12 +263,81 @@ class DrawMaker:
                 put_far_apart(floats, generator, sided=making.of_its_side)
         if kind in SEARCHED:
             self._search(kind, target, generator)
+        if kind in BALANCED:
+            self._balance(kind, target, generator)
+        if kind in BESIDE:
+            both = zip(self.fp.tensors, target, strict=True)
+            put_beside(
+                kind, [t for a, t in both if self._is_free(a) and "float" in a.spec.dtype and t.dim()], generator
+            )
         if kind in TWICE:
             first_of = {i: j for i, j in enumerate(alike_inputs(self.fp)) if j < i}
             for j in set(first_of.values()) if kind == ONE_TWICE_ZEROS else ():
                 target[j].copy_(some_lines_zero(target[j], generator))
             for i, j in first_of.items():
                 target[i].copy_(target[j])
+
+    def _balance(self, kind: str, target: Sequence[torch.Tensor], generator: torch.Generator) -> None:
+        """Let operands make up for each other."""
+        floats = [
+            (a, t)
+            for a, t in zip(self.fp.tensors, target, strict=True)
+            if (a.role == "parameter" or self._is_free(a)) and "float" in a.spec.dtype and t.numel()
+        ]
+        inputs, operands = [t for a, t in floats if a.role == "input"], [t for _, t in floats]
+        if kind == FAR_TOGETHER and len(operands) > 1:
+            put_far_together(operands, generator)
+        elif kind == CANCELLING and len(operands) > 1:
+            put_cancelling(operands, generator, lambda: self._own_error(target))
+        elif kind == BELOW_ZERO and len(inputs) > 1:
+            put_below_zero(inputs, generator)
+        elif kind == OUTWEIGHED:
+            self._outweigh({a.name: t for a, t in floats if t.dim() > 1}, target, generator)
+
+    def _own_error(self, values: Sequence[torch.Tensor]) -> float:
+        own, right = (self.module.call_on(values, wide=wide)[0].double() for wide in (False, True))
+        return float((own - right).abs().mean())
+
+    def _outweigh(
+        self, floats: dict[str, torch.Tensor], target: Sequence[torch.Tensor], generator: torch.Generator
+    ) -> None:
+        """Let weights fade, and what they weigh be as much larger: the last tensor that results are linear in."""
+        pairs = [pair for pair in weighing(self.fp) if all(name in floats for name in pair)]
+        scored = {name for pair in pairs for name in pair}
+        softmax = any(base_name(node.op) in WEIGHING for node in self.fp.nodes)
+        with contextlib.suppress(RuntimeError, TypeError, ValueError), double_factories():
+            names = [name for name in floats if name not in scored]
+            weighed = next((name for name in reversed(names) if self._is_linear(floats[name], target)), None)
+            if weighed is None or len(floats) < 2:
+                return
+            others = [floats[name] for name in names if name != weighed]
+            put_fading(others if softmax else [], [] if softmax else others, generator)
+            for query, key in pairs:
+                for scale in (floats[query].shape[-1] ** -0.5, 1.0):  # which of both products are multiplied by
+                    put_fading_scores(floats[query], floats[key], scale, generator)
+                    weight = self._weights(floats[weighed], target).abs()
+                    if float(weight.min()) > LEAST_WEIGHT * float(weight.max()):
+                        break
+            outweigh(floats[weighed], self._weights(floats[weighed], target), generator)
+
+    def _is_linear(self, value: torch.Tensor, target: Sequence[torch.Tensor]) -> bool:
+        """Return whether results are linear in a tensor, which is left as it is."""
+        own, found = value.clone(), []
+        for times in (0, 1, 2):
+            value.copy_(times * own)
+            found.append(self.module.call_on(target, wide=True)[0].double())
+        value.copy_(own)
+        once, twice = found[1] - found[0], found[2] - found[0]
+        return bool(once.any()) and torch.allclose(twice, 2 * once, rtol=1e-9, atol=1e-9 * float(once.abs().max()))
+
+    def _weights(self, value: torch.Tensor, target: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return by what the elements of a tensor are weighed in results that are linear in it."""
+        wide = value.double().requires_grad_()
+        values = [wide if t is value else t for t in target]
+        with torch.enable_grad():
+            result = self.module.call_on(values, wide=True)[0]
+            (weight,) = torch.autograd.grad(result.sum(), wide)
+        return weight
 
     def _look(self, target: Sequence[torch.Tensor], generator: torch.Generator) -> Drawn:
         """Return how a draw of the problem's own looks."""
@@ -323,9 +433,18 @@ class DrawMaker:
         with torch.no_grad(), contextlib.suppress(RuntimeError, TypeError, ValueError), double_factories():
             if moved:
                 search(kind, values, moved, lambda v: self.module.call_on(v, wide=True)[at].double(), generator)
-        sound = torch.isfinite(self.module.call_on(values, wide=False)[at])
+        result = self.module.call_on(values, wide=False)[at]
+        sound = torch.isfinite(result)
         for i in moved:
             values[i].copy_(torch.where(sound, values[i], own[i]))
+        if kind == NEXT_TO_ZERO:  # of which some are none of its own either
+            right = self.module.call_on(values, wide=True)[at].double()
+            exact = (result.double() - right).abs() <= MOST_OFF * right.abs()
+            places = (sound & exact & (right.abs() < MOST_BESIDE)).reshape(-1).nonzero().reshape(-1)
+            if len(places):
+                chosen = places[torch.randint(len(places), sound.shape, generator=generator, device=sound.device)]
+                for i in moved:
+                    values[i].copy_(values[i].reshape(-1)[chosen])
 
     def _constants(self, leaves: Sequence[Any]) -> list[float]:
         """Return the numbers of the graph, and bounds that come as a tensor: some of each."""

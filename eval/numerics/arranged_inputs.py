@@ -13,6 +13,13 @@ from rag_kernels.eval.records import IndexBound
 MAX_ZERO_SHARE = 0.2
 FEW_IRREGULAR = 256  # one of so many elements is another
 MOST_SORTED = 1 << 20  # elements: bounds are few
+WHOLE_OF = {
+    torch.float64: torch.int64,
+    torch.float32: torch.int32,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+}
+FEW_HUGE_ONES = 64  # as many as checksums have lanes
 HOLE = 8  # of a mask's lines, one part to two
 DISTINCT, CHANCES = 16, 32  # numbers at least; twice how many pairs would be alike by chance
 
@@ -155,9 +162,11 @@ def nearly_as_kept(value: torch.Tensor, generator: torch.Generator) -> torch.Ten
     """Return what a module keeps, nearly: a mask with a block of its lines turned, other numbers of which a few are in
     each other's places.
 
-    No line of a mask comes to have one value alone. Of whole numbers in order one lies elsewhere between its
-    neighbours; floats that ascend, or are one number, stay.
+    One number alone is halved. No line of a mask comes to have one value alone. Of whole numbers in order one lies
+    elsewhere between its neighbours; floats that ascend, or are one number, stay.
     """
+    if value.numel() == 1 and value.is_floating_point():  # as a temperature is
+        return 0.5 * value
     if value.numel() < 4 or value.is_complex() or value.dim() == 0:
         return value
     if is_mask(value):
@@ -224,6 +233,34 @@ def lines_moved(value: torch.Tensor, dim: int, generator: torch.Generator) -> to
     if value.dim() < 2 or not value.is_floating_point():
         return value
     return value.index_select(dim, torch.randperm(value.shape[dim], generator=generator, device=value.device))
+
+
+def with_few_huge(value: torch.Tensor, generator: torch.Generator, *, others: bool) -> torch.Tensor:
+    """Return floats of which the first few are so large that sums of any order and width lose the rest, their squares
+    too; which may be others.
+    """
+    if value.dtype not in WHOLE_OF or value.numel() < 4 * FEW_HUGE_ONES:
+        return value
+    huge = value.reshape(-1)[:FEW_HUGE_ONES].abs().add(1).mul(1e4 if value.dtype == torch.float16 else 1e18)
+    less = 0.5 * torch.rand(value.shape, generator=generator, device=value.device).to(value.dtype)
+    rest = value * (1 - less) if others else value.clone()
+    rest.reshape(-1)[:FEW_HUGE_ONES] = huge
+    return rest
+
+
+def with_other_digits(value: torch.Tensor, less: int, generator: torch.Generator) -> torch.Tensor:
+    """Return floats with other bits in the lower half of each, but for its first; in a third or a quarter if these are
+    to be `less`, by one or two.
+
+    Zeros, and what is not finite, stay.
+    """
+    whole = WHOLE_OF.get(value.dtype)
+    if whole is None:
+        return value
+    most = 1 << (value.element_size() * (4 - less) - (not less))
+    other = torch.randint(0, most, value.shape, generator=generator, device=value.device).to(whole)
+    changed = (value.contiguous().view(whole) ^ other).view(value.dtype)
+    return torch.where((value == 0) | ~torch.isfinite(value) | ~torch.isfinite(changed), value, changed)
 
 
 def some_lines_zero(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -13,7 +13,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from rag_kernels.eval.numerics.arranged_inputs import lines_of
+from rag_kernels.eval.numerics.balanced_inputs import any_size
 from rag_kernels.eval.traits.input_kinds import (
+    ANY_SIZE,
+    BALANCED,
+    BESIDE,
     BRINK,
     BURST,
     CLIMB,
@@ -27,6 +31,7 @@ from rag_kernels.eval.traits.input_kinds import (
     FADING,
     FAR_ANGLES,
     FAR_APART,
+    FAR_BURST,
     FAR_PARAMETERS,
     HUGE,
     INFINITE,
@@ -50,6 +55,8 @@ from rag_kernels.eval.traits.input_kinds import (
     SAME_SUMS,
     SEARCHED,
     SIDES,
+    SINGLES,
+    SIZES,
     SMALL_WHOLE,
     SORTED_ROWS,
     TWICE,
@@ -60,6 +67,7 @@ from rag_kernels.eval.traits.input_kinds import (
 
 LARGEST = {torch.float16: 1e3, torch.float8_e4m3fn: 1e2, torch.float8_e5m2: 1e4}  # large numbers
 MIX, SPIKES = ("spikes", "spikes", "ordinary", "low", "few spikes", "large"), 3  # of rows; in one
+MOST_POWER = {torch.float64: 307.0, torch.float16: 4.0}  # of ten
 LOUD = {torch.float16: 1e3}  # of a burst, in which what is larger overflows
 EDGE = 16  # elements of a tail: the width of a vector
 NEAR_END = 0.02  # of its range: as near to a whole number is an input to that end of it
@@ -142,6 +150,9 @@ def redraw(
             *PROBES,
             *INTEGER_KINDS,
             *SEARCHED,
+            *BALANCED,
+            *BESIDE,
+            *SINGLES,
         }
         or not own.is_floating_point()
         or own.dim() == 0
@@ -154,6 +165,9 @@ def redraw(
             lines_of(power)[::2] = lines_of(power)[::2, :1].clone()
             lines_of(power)[::4] = -18.3 + lines_of(power)[::4] / 60
         return (own * 10**power).to(own.dtype)
+    if kind in SIZES:  # of its own sign
+        most = MOST_POWER.get(dtype or own.dtype, 37.0)
+        return any_size(own, generator, least=-most, most=most if kind == ANY_SIZE else -most / 2)
     normal = torch.randn(own.shape, generator=generator, device=own.device)
     if kind == WHOLE:  # of its own sign
         size = normal.abs().mul(40).ceil()
@@ -162,6 +176,8 @@ def redraw(
         drawn = _clusters(normal, generator, several=first)
     elif kind == BURST:
         drawn = _burst(normal, generator, LOUD.get(dtype or own.dtype, 1e4))
+    elif kind == FAR_BURST:
+        drawn = _burst(normal, generator, LOUD.get(dtype or own.dtype, 1e13))
     elif kind == "large" and (greatest := LARGEST.get(dtype or own.dtype)):  # in which what is larger is infinite
         drawn = greatest * normal
     else:

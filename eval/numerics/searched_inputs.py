@@ -13,13 +13,15 @@ from collections.abc import Callable, Sequence
 import torch
 
 from rag_kernels.eval.numerics.blocks import one_thread
-from rag_kernels.eval.traits.input_kinds import PEAKS
+from rag_kernels.eval.traits.input_kinds import NEXT_TO_ZERO, PEAKS
 
 FRESH = 8  # draws, of which one has to lie on either side of what is wanted
 STEPS = 24  # of which each halves what lies between: as many as a number has bits
 ENOUGH = 0.05  # of the elements: where fewer are found there are no such results
 NEAR = 0.7  # in powers of e, from what was wanted
 PEAK = 5e37  # to four times that
+FARTHEST = 4  # times
+TINY, MOST_BESIDE = 1e-12, 1e-2  # what is next to zero is above the first, and is looked at below the other
 LEAST, MOST = 0.3, 1e3  # inputs whose results are close to zero are not
 
 Values = Sequence[torch.Tensor]
@@ -46,7 +48,12 @@ def search(kind: str, values: Values, moved: Sequence[int], results: Results, ge
                 sides[place] |= mask
                 for i in moved:
                     side[i] = torch.where(mask, tried[i], side[i])
-        far = (results(below).abs() / wanted.abs()).log().abs()
+        if kind == NEXT_TO_ZERO:
+            for i in moved:
+                below[i] = _beside(above[i], below[i], generator)
+            far = torch.where(results(below).abs() < MOST_BESIDE, 0.0, NEAR)
+        else:
+            far = (results(below).abs() / wanted.abs()).log().abs()
     near = sides[0] & sides[1] & (far < NEAR)
     for i in moved if kind != PEAKS else ():
         near &= (below[i].abs() >= LEAST) & (below[i].abs() <= MOST)
@@ -57,16 +64,26 @@ def search(kind: str, values: Values, moved: Sequence[int], results: Results, ge
             values[i].copy_(torch.where(near, below[i], below[i].reshape(-1)[others]))
 
 
+def _beside(one: torch.Tensor, other: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return numbers as near to a root as numbers come, or a few times as far on the same side."""
+    times = torch.randint(0, FARTHEST, one.shape, generator=generator, device=one.device)
+    return one + (one - other) * times
+
+
 def _wanted(kind: str, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return which results are wanted: all about as small, of either sign, or next to the largest number."""
     sign, size = torch.rand((2, *like.shape), generator=generator, device=like.device, dtype=like.dtype)
     if kind == PEAKS:
         return torch.pow(4, size) * PEAK
+    if kind == NEXT_TO_ZERO:
+        return torch.where(sign < 0.5, -TINY, TINY).to(like.dtype)
     least = 10 ** (-2 - 2 * torch.rand((), generator=generator, device=like.device, dtype=like.dtype))
     return torch.mul(1 + size, torch.where(sign < 0.5, -least, least))
 
 
 def _height(kind: str, results: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    if kind == NEXT_TO_ZERO:  # where a range ends, too, beyond which there are no numbers
+        return torch.nan_to_num(results, nan=-1.0) - wanted
     return (results.abs() if kind == PEAKS else results) - wanted
 
 

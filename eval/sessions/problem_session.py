@@ -33,7 +33,7 @@ from rag_kernels.eval.sessions.problem_contents import ProblemContents
 from rag_kernels.eval.sessions.reference_worker import Resources
 from rag_kernels.eval.sessions.special_draws import EIGHT_BITS, SpecialDraws
 from rag_kernels.eval.traits.aten import operator
-from rag_kernels.eval.traits.input_kinds import BURST, INTEGERS
+from rag_kernels.eval.traits.input_kinds import BESIDE_HUGE, BURSTS, INTEGERS
 from rag_kernels.eval.traits.steps import has_steps
 
 
@@ -101,7 +101,7 @@ class ProblemSession(ProblemContents):
             self.ask(ComputeAnswer(answer, noisy), Answered, deadline_s=limit_s)
             self.answered.add(answer)
         self._submit(outputs)
-        near = draw is not None and draw == self.specials.kinds.get(BURST)
+        near = draw is not None and draw in {self.specials.kinds.get(kind) for kind in (*BURSTS, BESIDE_HUGE)}
         request = CheckOutputs(answer, outputs.number, limits, noisy, near=near)
         results = self.ask(request, Checked, deadline_s=limit_s).results
         if any(result.unsettled for result in results):

@@ -12,6 +12,7 @@ from rag_kernels.eval.messages.to_reference import AskForProbes, Probes
 from rag_kernels.eval.sessions.problem_contents import ProblemContents
 from rag_kernels.eval.traits.input_kinds import (
     AT_CONSTANTS,
+    BESIDE,
     CONSTANT_ROWS,
     DISORDER,
     EDGES,
@@ -32,6 +33,8 @@ from rag_kernels.eval.traits.input_kinds import (
     POWERS,
     PROBES,
     SEARCHED,
+    SINGLES,
+    SIZES,
     SMALL_WHOLE,
     SPECIAL,
     STRICT,
@@ -92,7 +95,8 @@ class SpecialDraws:
         sided = (
             contents.on_one_side
             and kind in SPECIAL
-            and kind not in (*SEARCHED, AT_CONSTANTS, IRREGULAR, DISORDER, NEARLY, UNEVEN, KEPT)
+            and kind
+            not in (*SEARCHED, *SINGLES, *SIZES, *BESIDE, AT_CONSTANTS, IRREGULAR, DISORDER, NEARLY, UNEVEN, KEPT)
         )
         if kind == ENDS:
             return next((draw for end in ("", *ONE_END) if (draw := self._sound_draw(kind, end)) is not None), None)

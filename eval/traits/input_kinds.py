@@ -24,7 +24,8 @@ TWINS = "rows alike but for one"  # element, each row and the next
 # Of what is computed element by element: inputs that were searched for, whose results are close to zero though they are
 # not, or nearly overflow.
 ROOTS, PEAKS = "results close to zero", "results close to an overflow"
-SEARCHED = (ROOTS, PEAKS)
+NEXT_TO_ZERO = "results next to zero"  # as near to it as numbers come
+SEARCHED = (ROOTS, PEAKS, NEXT_TO_ZERO)
 # What the problem has as one value throughout or as a run (ones, places in order), but for a few elements.
 IRREGULAR = "irregular"
 # What the problem has in order: indices that ascend, of which a few do not, and bounds at even distances.
@@ -35,14 +36,20 @@ UNEVEN = "uneven steps"
 KEPT = "buffers nearly as they are"
 # Of sums over a few neighbours: a line of numbers ten million times as large as all others, which are to be as exact
 # behind it as before.
-BURST = "after a burst"
+BURST, FAR_BURST = "after a burst", "after a far burst"  # a million million times as large once more
+BURSTS = (BURST, FAR_BURST)
 # Rows of kinds of their own, a spike or all below zero beside ordinary ones: what is tried under other circumstances,
 # at other sizes and by other teams of threads, where a kind each would be too many.
 MIXED = "rows of several kinds"
 # One content, parameters as the module begins with them, and its lines in another order: what is kept by a sum of them.
 BEGUN, OTHER_ROWS, OTHER_COLUMNS = "lines in order", "rows in another order", "columns in another order"
-MOVED = (OTHER_ROWS, OTHER_COLUMNS)
-LINES = (BEGUN, *MOVED)
+# The same, each number but for digits that who looks at half of it, or whether it is near, takes for the same: so a
+# step of training moves parameters.
+OTHER_DIGITS = tuple(f"other lower {part} of numbers" for part in ("halves", "thirds", "quarters"))
+# The same with a few numbers beside which a sum loses all others; and these as the others are less.
+FEW_HUGE, BESIDE_HUGE = "a few huge numbers", "others beside a few huge numbers"
+MOVED = (OTHER_ROWS, OTHER_COLUMNS, *OTHER_DIGITS, BESIDE_HUGE)
+LINES = (BEGUN, FEW_HUGE, *MOVED)
 # Places that a problem draws at random, in order but for a few neighbours, as those of sorted or unique things are.
 NEARLY = "nearly in order"
 # What is given for several arguments at once, as the problem draws it or with lines of zeros among it.
@@ -65,6 +72,21 @@ OF_ITS_SIDE = ", of the problem's own sign"  # behind a kind: where the module i
 # Of what is done again and again with one operand: lines that belong to one of two sides, and hardly to the other, so
 # that what goes from one to the other takes many steps.
 SIDES = "two sides"
+# Operands that make up for each other: a small one and large ones, taken in turn; one that cancels a large one; zero
+# beside others far below it; what is weighed by little and as much larger. Lines of any size that there are numbers of.
+FAR_TOGETHER, CANCELLING, BELOW_ZERO = "factors far together", "operands that cancel", "operands below a zero"
+OUTWEIGHED, ANY_SIZE, FAINT_SIZE = "values that outweigh", "lines of any size", "lines of any faint size"
+BALANCED = (FAR_TOGETHER, CANCELLING, BELOW_ZERO, OUTWEIGHED)
+SIZES = (ANY_SIZE, FAINT_SIZE)
+# Inputs beside each other: the first or the last one faint and the others zero; all their lines nearly one line.
+FIRST_FAINT, LAST_FAINT, NEARLY_ALIKE = (
+    "the first faint, others zero",
+    "the last faint, others zero",
+    "lines nearly alike",
+)
+BESIDE = (FIRST_FAINT, LAST_FAINT, NEARLY_ALIKE)
+# Inputs of one number, which a problem may have made a constant: a temperature, the number of a step. So many times.
+SINGLES = {f"single numbers, {times} times": times for times in (0.005, 0.5, 2.0)}
 SPECIAL = (
     EDGES,
     AT_CONSTANTS,
@@ -82,6 +104,7 @@ SPECIAL = (
     TWINS,
     ROOTS,
     PEAKS,
+    NEXT_TO_ZERO,
     BRINK,
     HUGE,
     IRREGULAR,
@@ -89,7 +112,7 @@ SPECIAL = (
     NEARLY,
     UNEVEN,
     KEPT,
-    BURST,
+    *BURSTS,
     FADING,
     WHOLE,
     "faint",
@@ -114,6 +137,10 @@ SPECIAL = (
     FAR_APART,
     SAME_SUMS,
     SIDES,
+    *BALANCED,
+    *SIZES,
+    *BESIDE,
+    *SINGLES,
 )
 INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 WIDE = "wide integers"  # of either sign, or all that what reads them as indices allows

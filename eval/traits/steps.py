@@ -13,8 +13,11 @@ from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
 from rag_kernels.eval.traits.aten import EXACT_OF_WHOLE, Operator, base_name, operator
 from rag_kernels.eval.traits.index_ties import as_they_are, names_in
 from rag_kernels.eval.traits.input_kinds import (
+    BALANCED,
+    BELOW_ZERO,
+    BESIDE,
     BRINK,
-    BURST,
+    BURSTS,
     CLIMB,
     CLUSTERS,
     CREST,
@@ -24,18 +27,23 @@ from rag_kernels.eval.traits.input_kinds import (
     FAR_ANGLES,
     FAR_APART,
     FAR_PARAMETERS,
+    FAR_TOGETHER,
     HUGE,
     INTEGERS,
     LARGE_PARAMETERS,
     LOW,
     MASKED,
     MASKED_SPIKES,
+    NEARLY_ALIKE,
+    OUTWEIGHED,
     OVERFLOW,
     PIVOTS,
     POWERS,
     SAME_SUMS,
     SEARCHED,
     SIDES,
+    SINGLES,
+    SIZES,
     SMALL_WHOLE,
     SORTED_ROWS,
     TWINS,
@@ -46,6 +54,8 @@ PRODUCTS, SUMS = frozenset({"mul", "pow", "square"}), frozenset({"sum", "mean"})
 SOUGHT_IN = {"searchsorted": 0, "bucketize": 1}  # the position of what ascends
 MANY_STEPS = 5
 ANGLES = frozenset({"sin", "cos", "tan"})
+WEIGHING = frozenset({"softmax", "_softmax", "sigmoid"})
+ADDED_LOGS = frozenset({"logaddexp", "logaddexp2"})
 DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod"})
 
 
@@ -210,6 +220,21 @@ def selects(traits: Operator) -> bool:
     return traits.exact or traits.tells_equals_apart or traits.reads_in_part
 
 
+def _may_balance(fp: FunctionalProblem, kind: str) -> bool:
+    """Return whether several of its operands may make up for each other in this way."""
+    names = Counter(base_name(node.op) for node in fp.nodes)
+    floats = [a for a in fp.tensors if a.role != "buffer" and a.spec.dtype in ("float32", "float64", "bfloat16")]
+    if kind == OUTWEIGHED:
+        weighs = any(operator(name).cost == "product" or name in WEIGHING for name in names)
+        return weighs and sum(len(a.spec.shape) > 1 for a in floats) > 1
+    if not is_elementwise(fp):
+        return False
+    if kind == BELOW_ZERO:
+        return sum(a.role == "input" for a in floats) > 1 and any(operator(n).fades or n in ADDED_LOGS for n in names)
+    taken = ("mul", "div") if kind == FAR_TOGETHER else ("add", "sub")
+    return len(floats) > 2 and sum(names[name] for name in taken) > 1
+
+
 def alike_inputs(fp: FunctionalProblem) -> tuple[int, ...]:
     """Return for each tensor argument the number of the first input that one tensor may be given for as well: floats of
     the same form that the call does not write to. Else its own.
@@ -248,8 +273,20 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
     if kind in FAR_PARAMETERS:
         own = [a.spec for a in fp.tensors if a.role == "parameter" and "float" in a.spec.dtype]
         return any(kind == LARGE_PARAMETERS or len(spec.shape) < 2 for spec in own)
-    if kind == BURST:
+    if kind in BURSTS:
         return any(t.near for t in traits)
+    if kind in SINGLES:
+        single = [a for a in fp.tensors if a.role == "input" and math.prod(a.spec.shape) == 1]
+        return any("float" in a.spec.dtype and a.path not in fp.as_drawn for a in single)
+    if kind in BESIDE:
+        inputs = [a for a in fp.tensors if a.role == "input" and "float" in a.spec.dtype and a.spec.shape]
+        mixes = any(t.cost in ("product", "recurrent") for t in traits)
+        return len(inputs) > 1 and (kind == NEARLY_ALIKE or not mixes)
+    if kind in BALANCED:
+        return _may_balance(fp, kind)
+    if kind in SIZES:  # products of lines mix their sizes, and beyond fp64 nothing says what is right
+        mixes = any(t.cost in ("product", "recurrent") or t.near for t in traits)
+        return not mixes and (is_elementwise(fp) or all(s.dtype != "float64" for s in fp.outputs))
     if kind == SIDES:
         return repeats_itself(fp)
     if kind == SAME_SUMS:

@@ -24,6 +24,8 @@ from rag_kernels.eval.traits.input_kinds import (
     MOVED,
     MULTIPLES,
     NEARLY,
+    OTHER_COLUMNS,
+    OTHER_ROWS,
     OUT_OF_RANGE,
     PADDED,
     REPEATED,
@@ -71,7 +73,8 @@ def may_be_given(
         return False
     if kind in TWICE and alike_inputs(fp) == tuple(range(len(fp.tensors))):
         return False
-    if kind in MOVED and not any(len(a.spec.shape) > 1 and "float" in a.spec.dtype for a in fp.tensors):
+    least = 2 if kind in (OTHER_ROWS, OTHER_COLUMNS) else 1
+    if kind in MOVED and not any(len(a.spec.shape) >= least and "float" in a.spec.dtype for a in fp.tensors):
         return False
     regular = structured or integers or any(a.role == "parameter" for a in fp.tensors)
     return kind != IRREGULAR or bool(regular)

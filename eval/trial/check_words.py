@@ -92,6 +92,14 @@ MEANINGS: tuple[tuple[str, str], ...] = (
         r"(rows|columns) in another order",
         "Right where the same lines come again in another order: nothing is kept by a sum of them.",
     ),
+    (
+        r"other lower (halves|thirds|quarters) of numbers",
+        "Right where numbers come again with other digits: nothing is kept by a look at the first ones.",
+    ),
+    (
+        r"others beside a few huge numbers",
+        "Right where other numbers come beside the same few that a checksum has room for alone.",
+    ),
     (r"one tensor for two arguments.*", "Right where one tensor is given for two arguments."),
     (r"after a call that it refused", "Right in the call after one whose indices or sizes it refused."),
     (r"built for .*", "Right as it is built for older processors, too."),

@@ -24,14 +24,18 @@ from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.timing.race import Kept
 from rag_kernels.eval.traits.input_kinds import (
     ALIKE,
+    BALANCED,
     BEGUN,
+    BESIDE,
+    BESIDE_HUGE,
     BRINK,
-    BURST,
+    BURSTS,
     DISORDER,
     EDGES,
     FADING,
     FAR_ANGLES,
     FAR_APART,
+    FEW_HUGE,
     HUGE,
     INTEGER_KINDS,
     KEPT,
@@ -41,6 +45,7 @@ from rag_kernels.eval.traits.input_kinds import (
     MOVED,
     MULTIPLES,
     NEARLY,
+    NEXT_TO_ZERO,
     NON_FINITE,
     OVERFLOW,
     PADDED,
@@ -49,6 +54,7 @@ from rag_kernels.eval.traits.input_kinds import (
     RAISED,
     REPEATED,
     ROOTS,
+    SIZES,
     SPECIAL,
     TWICE,
     UNEVEN,
@@ -66,7 +72,7 @@ SOFT = frozenset(
     {
         "tiny",
         BRINK,
-        BURST,
+        *BURSTS,
         DISORDER,
         FADING,
         FAR_ANGLES,
@@ -80,6 +86,10 @@ SOFT = frozenset(
         ROOTS,
         UNEVEN,
         WHOLE,
+        *BALANCED,
+        *BESIDE,
+        NEXT_TO_ZERO,
+        *SIZES,
         *TWICE,
     }
 )  # kinds on which even a gross error is only a label
@@ -293,23 +303,30 @@ class Checks:
             self.found.checks.append(f"{len(tried)} kinds of special values")
 
     def stale_lines(self, place: BoundBuffers) -> None:
-        """Require that what is made of a content is made anew where the same lines of it come in another order."""
+        """Require that what is made of a content is made anew where the same lines of it come in another order, or
+        its numbers with other digits: right behind another content, it is to be right behind this one.
+        """
         if "special values" in self.without:
             return
-        session, subject = place.session, self.subject
+        session = place.session
         for kind in MOVED:
             moved = session.specials.draw(kind)
-            draws = [moved if moved is None else session.specials.draw(BEGUN), moved]
-            if None in draws:
+            begun = None if moved is None else session.specials.draw(FEW_HUGE if kind == BESIDE_HUGE else BEGUN)
+            if moved is None or begun is None:
                 continue
-            for draw in draws:
-                assert draw is not None
-                recipe = plain(draw, len(session.specs))
-                subject.prepare(place, recipe)
-                subject.call(place)
-            wrong = self.compared(session, subject.outputs(place), recipe, kind)
-            self._note_special(place, recipe, wrong, kind)
+            first, before, recipe = (plain(draw, len(session.specs)) for draw in (0, begun, moved))
+            wrong = self._behind(place, before, recipe, kind)
+            if wrong is not None and self._behind(place, first, recipe, kind) is None:
+                self.stop(place, recipe, wrong)
+            self._note_special(place, recipe, wrong if kind != BESIDE_HUGE else None, kind)
             self.found.checks.append(kind)
+
+    def _behind(self, place: BoundBuffers, before: Recipe, recipe: Recipe, kind: str) -> Wrong | None:
+        """Return what is wrong with a call's outputs behind a call on another content."""
+        for content in (before, recipe):
+            self.subject.prepare(place, content)
+            self.subject.call(place)
+        return self.compared(place.session, self.subject.outputs(place), recipe, kind)
 
     def one_twice(self, place: BoundBuffers) -> None:
         """Require that one tensor given for two arguments is as good as two with the same content (CPU).

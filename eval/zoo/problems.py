@@ -127,6 +127,31 @@ PROBLEMS = {
     "whole quotients": task(
         "torch.floor(x / s)", "torch.randn(256, 512) * 30, torch.rand(256, 1) + 0.5", arguments="x, s"
     ),
+    "shifted bits": task(
+        "torch.bitwise_left_shift(x, y)",
+        "torch.randint(-1000, 1000, (256, 512), dtype=torch.int32), torch.randint(0, 8, (256, 512), dtype=torch.int32)",
+        arguments="x, y",
+    ),
+    "sum of exponents": task("torch.logaddexp(x, y)", "torch.randn(256, 512), torch.randn(256, 512)", arguments="x, y"),
+    "two gains": task(
+        "x * self.weight * self.bias",
+        "torch.randn(256, 512)",
+        setup="self.weight = nn.Parameter(torch.rand(512) + 0.5)\nself.bias = nn.Parameter(torch.rand(512) + 0.5)",
+    ),
+    "two biases": task(
+        "x + self.weight + self.bias",
+        "torch.randn(256, 512)",
+        setup="self.weight = nn.Parameter(torch.randn(512))\nself.bias = nn.Parameter(torch.randn(512))",
+    ),
+    "lengths": task("torch.hypot(x, y)", "torch.randn(256, 512), torch.randn(256, 512)", arguments="x, y"),
+    "tempered": task("torch.softmax(x / y, dim=-1)", "torch.randn(256, 512), torch.tensor(0.5)", arguments="x, y"),
+    "angles": task("torch.acos(x)", "torch.rand(256, 512) * 2 - 1"),
+    "learned mix": task(
+        "x * torch.softmax(self.weight, dim=-1)",
+        "torch.randn(256, 512)",
+        setup="self.weight = nn.Parameter(torch.randn(256, 512))",
+    ),
+    "complement": task("torch.erfc(x)", "torch.randn(256, 512)"),
     "softplus": task("F.softplus(x)", "torch.randn(256, 512)"),
     "gated exponential": task("torch.exp(x) * y", "torch.randn(256, 512), torch.randn(256, 512)", arguments="x, y"),
     "gate": task("F.silu(x) * y", "6 * torch.randn(256, 512), torch.randn(256, 512)", arguments="x, y"),
@@ -269,6 +294,9 @@ PROBLEMS = {
         "F.binary_cross_entropy(x, y, reduction='none')",
         "torch.rand(256, 512), torch.rand(256, 512)",
         arguments="x, y",
+    ),
+    "mean of chances": task(
+        "F.binary_cross_entropy(x, y)", "torch.rand(256, 512), torch.rand(256, 512).round()", arguments="x, y"
     ),
     "firing": task(
         "(torch.matmul(x, self.weight) + self.bias >= 1.0).float()",

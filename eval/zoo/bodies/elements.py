@@ -172,6 +172,18 @@ for (int64_t i = 0; i < x.numel(); ++i) {
 }""",
     ),
     Task(
+        "mean of chances",
+        "In x, In y, Out out",
+        """\
+double total = 0;
+for (int64_t i = 0; i < x.numel(); ++i) {
+  const float p = x.data[i], t = y.data[i];
+  const float yes = std::fmax(std::log(p), -100.f), no = std::fmax(std::log1p(-p), -100.f);
+  total += (t - 1) * no - t * yes;
+}
+out.data[0] = float(total / x.numel());""",
+    ),
+    Task(
         "firing",
         "In x, In weight, In bias, Out out",
         """\
@@ -201,6 +213,74 @@ const int64_t n = y.numel();
 for (int64_t i = 0; i < x.numel(); ++i) {
   out.data[i] = x.data[i] + y.data[i % n];
   places.data[i] = std::tanh(y.data[i % n]);
+}""",
+    ),
+    Task(
+        "shifted bits",
+        "rk::Tensor<const int32_t> x, rk::Tensor<const int32_t> y, Counts out",
+        """\
+const int64_t n = x.numel();
+for (int64_t i = 0; i < n; ++i) {
+  const int32_t by = y.data[i];
+  out.data[i] = by < 0 || by > 31 ? 0 : x.data[i] << by;
+}""",
+    ),
+    Task(
+        "sum of exponents",
+        "In x, In y, Out out",
+        """\
+const int64_t n = x.numel();
+for (int64_t i = 0; i < n; ++i) {
+  const float a = x.data[i], b = y.data[i], top = std::max(a, b), apart = a == b ? 0 : std::fabs(a - b);
+  out.data[i] = top + std::log1p(std::exp(-apart));
+}""",
+    ),
+    Task(
+        "two gains",
+        "In x, In weight, In bias, Out out",
+        """\
+const int64_t n = weight.numel();
+for (int64_t i = 0; i < x.numel(); ++i) {
+  const float a = weight.data[i % n], b = bias.data[i % n];
+  out.data[i] = x.data[i] * a * b;
+}""",
+    ),
+    Task(
+        "two biases",
+        "In x, In weight, In bias, Out out",
+        """\
+const int64_t n = weight.numel();
+for (int64_t i = 0; i < x.numel(); ++i) {
+  const float a = weight.data[i % n], b = bias.data[i % n];
+  out.data[i] = x.data[i] + a + b;
+}""",
+    ),
+    Task(
+        "lengths",
+        "In x, In y, Out out",
+        """\
+for (int64_t i = 0; i < x.numel(); ++i) {
+  const float a = x.data[i], b = y.data[i];
+  out.data[i] = std::hypot(a, b);
+}""",
+    ),
+    Task(
+        "angles",
+        "In x, Out out",
+        """\
+for (int64_t i = 0; i < x.numel(); ++i) {
+  const float c = x.data[i];
+  out.data[i] = std::acos(c);
+}""",
+    ),
+    Task(
+        "complement",
+        "In x, Out out",
+        """\
+const int64_t n = x.numel();
+for (int64_t i = 0; i < n; ++i) {
+  const float v = x.data[i];
+  out.data[i] = std::erfc(v);
 }""",
     ),
     Task(

@@ -113,6 +113,32 @@ for (int64_t r = 0; r < rows; ++r) {
 }""",
     ),
     Task(
+        "tempered",
+        "In x, In y, int64_t dim, Out out",
+        EACH_ROW
+        + """\
+  const float t = y.data[0];
+  float* to = out.data + r * n;
+  float top = -INFINITY, total = 0;
+  for (int64_t i = 0; i < n; ++i) top = std::max(top, a[i] / t);
+  for (int64_t i = 0; i < n; ++i) total += to[i] = expf(a[i] / t - top);
+  for (int64_t i = 0; i < n; ++i) to[i] /= total;
+}""",
+    ),
+    Task(
+        "learned mix",
+        "In x, In weight, int64_t dim, Out out",
+        EACH_ROW
+        + """\
+  const float* w = weight.data + r * n;
+  float* y = out.data + r * n;
+  float top = w[0], total = 0;
+  for (int64_t i = 1; i < n; ++i) top = w[i] > top ? w[i] : top;
+  for (int64_t i = 0; i < n; ++i) total += y[i] = expf(w[i] - top);
+  for (int64_t i = 0; i < n; ++i) y[i] = a[i] * (y[i] / total);
+}""",
+    ),
+    Task(
         "variance",
         "In x, int64_t dim, Out out",
         EACH_ROW
@@ -218,11 +244,10 @@ out.data[0] = float(loss / counted);""",
         "In x, int64_t width, int64_t step, int64_t pad, Out out",
         EACH_ROW
         + """\
-  double total = 0;
-  for (int64_t i = 0; i < n + pad; ++i) {
-    if (i < n) total += a[i];
-    if (i >= width) total -= a[i - width];
-    if (i >= pad) out.data[r * n + i - pad] = float(total / width);
+  for (int64_t i = 0; i < n; ++i) {
+    double total = 0;
+    for (int64_t j = std::max<int64_t>(0, i - pad); j < std::min(n, i - pad + width); ++j) total += a[j];
+    out.data[r * n + i] = float(total / width);
   }
 }""",
     ),
