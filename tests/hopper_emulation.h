@@ -118,6 +118,35 @@ template <class... C> void tma_load(const CUtensorMap* map, uint32_t to, uint32_
   tma_load_all(map, to, bar, 1u << cluster_rank(), places...);
 }
 
+// To a tensor, but for what lies outside of it.
+template <class... C> void tma_store(const CUtensorMap* map, uint32_t from, C... places) {
+  const int corner[5] = {int(places)...};
+  if (from % 128 || int(sizeof...(C)) != map->rank) std::abort();
+  int elements = 1;
+  for (int d = 0; d < map->rank; ++d) elements *= map->box[d];
+  for (int e = 0; e < elements; ++e) {
+    int64_t offset = 0;
+    bool inside = true;
+    for (int d = 0, rest = e; d < map->rank; rest /= map->box[d], ++d) {
+      const int64_t at = int64_t(corner[d]) + rest % map->box[d];
+      inside = inside && at >= 0 && at < map->sizes[d], offset += at * map->strides[d];
+    }
+    const char* const place = swizzled(from + e * map->bytes, resident_block(), map->swizzle);
+    if (inside) std::memcpy(const_cast<char*>(map->from) + offset * map->bytes, place, map->bytes);
+  }
+}
+inline void store_commit() {}
+template <int LATER> void store_wait_read() {}
+inline void stmatrix_x4(uint32_t to, const uint32_t (&r)[4]) {  // lane 4 g + t has row g and numbers 2 t, 2 t + 1
+  static uint32_t rows_of[8][1024];
+  uint32_t* const rows = rows_of[resident_block()] + threadIdx.x / 32 * 32;
+  const unsigned lane = threadIdx.x % 32;
+  rows[lane] = to;
+  wait_for_warp();
+  for (int i = 0; i < 4; ++i) *(uint32_t*)in_shared_memory(rows[i * 8 + lane / 4] + lane % 4 * 4, resident_block()) = r[i];
+  wait_for_warp();
+}
+
 inline void bulk_load(uint32_t to, const void* from, int bytes, uint32_t bar) {
   if (to % 16 || uintptr_t(from) % 16 || bytes % 16) std::abort();
   std::memcpy(in_shared_memory(to, resident_block()), from, bytes);
@@ -188,8 +217,11 @@ template <class... C> void tma_load_window(const CUtensorMap* map, uint32_t to, 
 template <int COUNT> void more_registers() {}
 template <int COUNT> void fewer_registers() {}
 template <int THREADS> void group_sync(int) {
-  static_assert(THREADS == 128);
-  barriers->groups[in_block() / 128].wait();
+  static Barrier of_blocks[8] = {{THREADS}, {THREADS}, {THREADS}, {THREADS}, {THREADS}, {THREADS}, {THREADS}, {THREADS}};
+  (THREADS == 128 ? barriers->groups[in_block() / 128] : of_blocks[resident_block()]).wait();
+}
+template <class T> T* cluster_pointer(T* p, uint32_t rank) {
+  return p + (int(block_beside(rank)) - int(resident_block())) * int(sizeof shared_of[0] / sizeof *p);
 }
 inline void wgmma_fence() { group_sync<128>(0); }
 inline void wgmma_commit() {}

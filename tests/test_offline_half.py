@@ -507,6 +507,22 @@ def test_a_zero_keeps_its_sign_in_a_choice_and_a_bound_is_none(
         assert torch.signbit(found).all()
 
 
+def test_a_tanh_of_sixteen_bits_is_exact_for_small_numbers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no branch, in which a difference of numbers near one would keep nothing of them."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    fp = functional(
+        "tanh", halved(Case("return x.tanh(), y * 2", "torch.randn(6, 40)", "torch.randn(6, 40)"), "float16")
+    )
+    plan = write(fp, SMALL)
+    assert plan is not None and "= rk_tanh_near(" in plan.candidate.source
+    x = torch.logspace(-6, 1.5, 240).view(6, 40).half()
+    x[::2] *= -1
+    x[0, 0], x[1, 0], x[2, 0], x[3, 0] = 0.0, torch.inf, -torch.inf, torch.nan
+    found, _ = numbers.caller(plan, fp, tmp_path)(x, x)
+    right = x.double().tanh()
+    torch.testing.assert_close(found.double(), right, rtol=2**-11 + 2**-16, atol=2**-25, equal_nan=True)
+
+
 def test_rows_that_are_masked_throughout_are_uniform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As PyTorch's are: the least number times log2(e) is infinite, the difference of two of them is not."""
     monkeypatch.setattr(numbers, "build", build_emulated)

@@ -59,6 +59,36 @@ HOPPER = {
         "float16",
         CudaParameters(products=2),
     ),
+    "parts of a wide tile": (
+        Case(
+            "return F.gelu(self.l(x), approximate='tanh')",
+            "torch.randn(136, 840)",
+            "torch.randn(1)",
+            init="self.l = nn.Linear(840, 264)",
+        ),
+        "bfloat16",
+        CudaParameters(products=2, shape=128256, clusters=1, turns=1),
+    ),
+    "parts of a pair": (
+        Case(
+            "return self.g(x).sigmoid() * self.h(x)",
+            "torch.randn(72, 1096)",
+            "torch.randn(1)",
+            init="self.g = nn.Linear(1096, 72); self.h = nn.Linear(1096, 72)",
+        ),
+        "float16",
+        CudaParameters(products=2, shape=128128, clusters=1, turns=1),
+    ),
+    "three groups, a bias and a residual": (
+        Case(
+            "return F.relu(self.l(x)) + y",
+            "torch.randn(2, 200, 144)",
+            "torch.randn(2, 200, 424)",
+            init="self.l = nn.Linear(144, 424)",
+        ),
+        "bfloat16",
+        CudaParameters(products=2, shape=192192, clusters=2, turns=1),
+    ),
     "a convolution of one place": (
         Case(
             "return self.c(x).relu()",
@@ -91,6 +121,8 @@ def test_hopper_products(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     case, dtype, parameters = HOPPER[name]
     fp, plan = drafted(name, halved(case, dtype), parameters, "tma_load")
     assert "tma_window_map<" not in plan.candidate.source
+    assert "cluster_pointer" in plan.candidate.source or "parts" not in name
+    assert ("tma_store" in plan.candidate.source) == (name != "parts of a pair")  # a pair's sums lie apart
     if name == "a depth in parts":
         assert ratio_on_two_devices(for_hopper(plan), fp, tmp_path, monkeypatch) < RATIO
     else:

@@ -43,7 +43,7 @@ CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("team", "column", (8, 32, 4)),
     ("vector", "point", (1,)),
     ("few", "product", (64, 0)),
-    ("shape", "product", (128256, 128128, 64128, 128064, 64064)),
+    ("shape", "product", (128256, 192192, 128128, 64128, 128064, 64064)),
     ("clusters", "product", (1, 2)),
     ("turns", "product", (1, 2, 3)),
     ("tile", "product", (64, 128)),

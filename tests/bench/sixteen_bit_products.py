@@ -112,7 +112,7 @@ def planned(form: str, dtype: str, sizes: tuple[int, int, int]) -> tuple[Functio
     lanes = (n, m) if turned else (m, n)
     inside, tail = form in ("x @ y", "x.T @ y"), form.startswith("bias")
     depth, slab = (2 * k, 16) if tf32 else (k, 64 if inside else 16)
-    best = best_shape(*lanes, 1, depth, registers=tf32 and inside, slab=slab, tail=tail)
+    best = best_shape(*lanes, 1, depth, registers=tf32 and inside, slab=slab, tail=tail, leaves=not tf32)
     turns = 2 if best.alternate else 1
     shape = best.rows * 1000 + best.columns
     few = columns_for(m, n)

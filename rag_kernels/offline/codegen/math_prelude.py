@@ -399,6 +399,15 @@ CUDA["rk_exp_near"] = (
     "__device__ inline double rk_exp_near(double x) { return exp(x); }\n",
     ("rk_exp2_near",),
 )
+CUDA["rk_tanh_near"] = (
+    "// tanh(x) to seventeen bits, for results of sixteen: without branches, of which warps take both in CUDA's own.\n"
+    "__device__ inline float rk_tanh_near(float x) {\n"
+    "  const float y = 1.0f - __fdividef(2.0f, rk_exp2_near(2.88539008f * x) + 1.0f);\n"
+    "  return fabsf(x) < 0.04f ? x - x * x * x * 0.333333333f : y;\n"
+    "}\n"
+    "__device__ inline double rk_tanh_near(double x) { return tanh(x); }\n",
+    ("rk_exp2_near",),
+)
 CUDA["rk_exp_below"] = (
     "// e^(x - top), of the difference: a product of top alone overflows where rows are masked with the least number\n"
     "__device__ inline float rk_exp_below(float x, float top) {\n"

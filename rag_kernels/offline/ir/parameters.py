@@ -55,7 +55,7 @@ GENERATED_NAMES = re.compile(
     r"tiles_of_keys|times|together|total|until|wanted|wide|pitch|reads|sizes|strides|extreme|"
     r"begins|bits|board|counted|fill|gathered|it|longest|nans|of_lane|ends|exists|is_long|long_ones|many|mine_now|owner|past|segment|segments|shape|tail|turn|walk|walker|"
     r"walkers|known|back|there|split_depth|pixel|image|padded|above|below|channels|encode|pixels|swizzle|extents|images|"
-    r"ahead|early|exchanged|one|several|channel|even|odd|slice|chunks?|plane|filters?|half|spot|tap"
+    r"ahead|early|exchanged|one|several|channel|even|odd|slice|chunks?|plane|filters?|half|spot|tap|gone|pair|piece|room|theirs|words"
 )
 KEYWORDS = frozenset(
     "auto bool break case catch char class const continue default delete do double else enum extern false float for "

@@ -12,39 +12,43 @@ and the last of a tile adds the parts up in their order.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.contraction import Contraction
-from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
+from rag_kernels.offline.codegen.loop_nest import Loop, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm import wgmma_text as text
-from rag_kernels.offline.cuda.gemm.gemm import Kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
 from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix, matrix_of, start_of_matrix
-from rag_kernels.offline.cuda.gemm.wgmma_shape import PLAIN, Shape, best_shape, shape_of
+from rag_kernels.offline.cuda.gemm.wgmma_leave import ROOM, Results, leave, pieces_for, results_of
+from rag_kernels.offline.cuda.gemm.wgmma_shape import JOINING, PLAIN, Shape, best_shape, shape_of, step_time, waves_of
+from rag_kernels.offline.cuda.gemm.wgmma_tail import TailKernel, vector_loads
 from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
 from rag_kernels.offline.cuda.needs import SHORT_NAMES, Needs
 from rag_kernels.offline.fusion.stored_first import is_costly
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
+from rag_kernels.offline.ir.dtypes import HALF
 
 SHARED = 227 * 1024  # bytes of a block at most
 STRIP, NARROW = 32, 16  # columns that a warp stores at once, and where rows and columns are exchanged
-STAGED = 8 * 16 * (STRIP + 8) * 4  # bytes through which eight warps store
+STAGED = 16 * (STRIP + 8) * 4  # bytes through which a warp stores
 COPIED = 128  # lanes of each factor from which on copies that the copy engine can read are worth their while
 LINE = 128  # bytes of a swizzled line: one step of the depth, or 64 lanes of sixteen bits
 
 
-def shape_for(contraction: Contraction, right: Matrix, itemsize: int, *, turned: bool, registers: bool) -> Shape:
+def shape_for(kernel: WgmmaKernel) -> Shape:
     """Return how to cut a product of these sizes."""
-    c = contraction
+    c, itemsize, right, turned = kernel.contraction, kernel.itemsize, kernel.right, kernel.turned
+    assert right
     rows, columns, batches, depth = map(c.count, (c.rows, c.columns, c.batches, c.depth))
     columns *= len(c.totals)
     rows, columns = (columns, rows) if turned else (rows, columns)
     depth = depth * itemsize // 2  # a term of fp32 takes the time of two of sixteen bits
     slab = 0 if c.second else LINE // itemsize if right.lanes_inside else STRIP // 2
-    return best_shape(rows, columns, batches, depth, registers=registers, slab=slab, tail=has_tail(c))
+    ways = {"registers": kernel.by_registers, "leaves": kernel.results is not None}
+    return best_shape(rows, columns, batches, depth, slab=slab, tail=has_tail(c), **ways)
 
 
 def has_tail(contraction: Contraction) -> bool:
@@ -56,7 +60,7 @@ def has_tail(contraction: Contraction) -> bool:
 
 
 @dataclass(slots=True)
-class WgmmaKernel(Kernel):
+class WgmmaKernel(TailKernel):
     """A kernel for a contraction that the copy engine can feed."""
 
     numbers: str = "bfloat16"
@@ -65,6 +69,8 @@ class WgmmaKernel(Kernel):
     shape: Shape = PLAIN
     turned: bool = False  # the left factor of wgmma is the right one of the contraction
     second: Matrix | None = None  # right factor of another product of the same left one; each has half of a tile
+    results: Results | None = None  # where they can leave by the copy engine
+    adds: Literal["", "in memory", "in clusters"] = "in memory"  # parts of a depth, where it may be split
 
     def __post_init__(self) -> None:
         """Do nothing: the shape takes the place of a tile."""
@@ -138,13 +144,43 @@ class WgmmaKernel(Kernel):
         """Return the bytes of a stage of the ring."""
         return LINE * (self.shape.rows + self.shape.columns)
 
+    def way_to_add(self) -> Literal["", "in memory", "in clusters"]:
+        """Return how parts of a depth are added up; "" where tiles fill the device, so that no depth is split."""
+        c, s = self.contraction, self.shape
+        of_left, of_right = map(c.count, self.lanes)
+        if waves_of(s, of_left, of_right * len(c.totals), c.count(c.batches)) >= 1:
+            return ""
+        fits = s.rows * s.columns * 4 <= self.stages * self.stage
+        return "in clusters" if s.cluster == 1 and fits else "in memory"
+
+    @property
+    def joins(self) -> bool:
+        """Return whether the blocks of a cluster have parts of a depth."""
+        return self.adds == "in clusters"
+
+    @property
+    def warps(self) -> int:
+        """Return how many warps multiply."""
+        return 4 * self.shape.groups
+
     @property
     def stages(self) -> int:
-        return min(8, (SHARED - 2048 - STAGED) // self.stage)
+        return min(8, (SHARED - 2048 - self.warps * STAGED) // self.stage)
+
+    @property
+    def pieces(self) -> tuple[int, int]:
+        """Return in pieces of how many columns results leave, and for how many a warp has room."""
+        room = (SHARED - 2048 - self.stages * self.stage) // self.warps
+        return pieces_for(self.shape.columns, self.shape.blocks, room)
 
     @property
     def shared_bytes(self) -> int:
-        return self.stages * self.stage + STAGED + 1024
+        piece, rooms = self.pieces if self.results else (0, 0)
+        return self.stages * self.stage + self.warps * max(STAGED, rooms * piece * 32) + 1024
+
+    @property
+    def threads(self) -> int:
+        return 128 * (1 + self.shape.groups)
 
     def constants(self) -> str:
         """Return the declarations of the kernel's constants."""
@@ -156,12 +192,16 @@ class WgmmaKernel(Kernel):
             steps[name] += f", {name}_LEADING = {self.depth * LINE if inside else 16}"
         values = [
             f"ROWS = {s.rows}, COLUMNS = {s.columns}, DEPTH = {self.depth}, STAGES = {self.stages}",
-            f"CLUSTER = {s.cluster}, BLOCKS = {s.blocks}, BAND = {s.band}, GROUPS = {1 if s.alternate else 2}",
+            f"CLUSTER = {s.cluster}, BLOCKS = {s.blocks}, BAND = {s.band}, GROUPS = {1 if s.alternate else s.groups}",
             f"LINE = {self.line}, FOLLOW = {self.line // 32}, HIGH = {64 * self.line}",
             f"LEFT_BYTES = {s.rows * LINE}, STAGE = {self.stage}, STRIP = {STRIP}, SKEW = {STRIP + 8}",
             f"WIDE = {self.wide}, PART = {STRIP * self.wide // s.columns}, PHASES = {self.phases}",
             *steps.values(),
         ]
+        piece, rooms = self.pieces if self.results else (STRIP, 0)
+        values += [f"SHARE = {piece // STRIP}"] if self.joins else []
+        values += [] if self.adds else ["parts = 1"]
+        values += [f"PIECE = {piece}, ROOMS = {rooms}"] if self.results else []
         return f"constexpr int {', '.join(values)};"
 
     def body(self) -> list[str]:
@@ -172,20 +212,29 @@ class WgmmaKernel(Kernel):
         if self.numbers in HALF:
             multiply += f"<{int(self.left.lanes_inside)}, {int(self.right.lanes_inside)}>"
         walk = text.WALK_IN_PAIRS if self.by_registers else text.WALK
+        fewer, more = (40, 232) if self.shape.groups == 2 else (32, 160)
         consumer = text.CONSUMER.replace("WALK", walk).replace("STEP", self.step()).replace("MULTIPLY", multiply)
-        strips = self.strips().replace("TAILS", "\n".join(indent(self.tails())))
+        consumer = consumer.replace("MORE", str(more)).replace("ROOM\n", f"{ROOM}\n" if self.results else "")
+        strips = (
+            self.strips()
+            .replace("TAILS", "\n".join(indent(self.tails(several_too=not self.results))))
+            .replace("OWNED\n", self.owned("strip"))
+        )
         producer = text.PRODUCER.replace("BATCHES", "\n".join(indent(indent(indent(self.before_loads())))))
         producer = producer.replace("LOADS", "\n".join(indent(indent(indent(indent(self.loads()))))))
         maps = [given for _, given in self.factors() if given in ("left_map", "right_map")]
         prefetch = ", ".join(f"rk::tma_prefetch(&{one})" for one in maps)
         producer = producer.replace("PREFETCH", f"{prefetch};").replace("BROUGHT", self.bytes_brought())
+        producer = producer.replace("FEWER", str(fewer)).replace("JOINED\n", self.meet("parts > 1"))
         inside = [
             *text.RELEASE.splitlines(),
             *consumer.splitlines(),
-            *indent(text.PARTS.splitlines()),
+            *indent(ADDING[self.adds].splitlines()),
             *indent(c.unflatten(c.batches, "z", kind)),
-            *indent(strips.splitlines()),
+            *indent(self.leaving(strips.splitlines())),
             "}",
+            *(["if (lane == 0) rk::store_wait_read<0>();"] if self.results else []),
+            *(line[2:] for line in self.meet("parts > 1 && !taken").splitlines()),
         ]
         lines = [
             "#ifdef RK_ON_HOPPER",
@@ -198,7 +247,7 @@ class WgmmaKernel(Kernel):
             *producer.splitlines(),
             *indent([line.replace("KIND", kind) for line in inside]),
             "}",
-            "if (CLUSTER > 1) {",
+            f"if (CLUSTER > 1{' || parts > 1' if self.joins else ''}) {{",
             "  __syncwarp();",
             "  rk::cluster_sync();  // no block ends while others use its memory",
             "}",
@@ -262,167 +311,35 @@ class WgmmaKernel(Kernel):
             out.append(f"rk::{load}({from_map or f'&{name}_map'}, {to}, bar, {mask}{places});")
         return out
 
-    # The tail ---------------------------------------------------------------------------------------------------
+    def meet(self, condition: str) -> str:
+        """Return the statement by which those that have no sums come to the meeting of a cluster."""
+        lines = indent(text.MEET.replace("CONDITION", condition).splitlines()) if self.joins else []
+        return "".join(f"{line}\n" for line in lines)
 
-    def tails(self) -> list[str]:
-        """Return the operators behind the sum, and the stores, of what a warp has in its part of shared memory."""
-        c, kind, second = self.contraction, self.kind, self.second
-        rows = self.of_rows()
-        head = [*c.unflatten(c.rows, "row", kind), *rows.lines]
-        columns = c.unflatten(c.columns, "column", kind)
-        if inside := self.inside():
-            columns.append(f"if (!({inside})) continue;")
-        places, scope = self.early(), Scope(rows)
-        scope.known |= {place: f"ahead[{i}]" for i, place in enumerate(places)}
-        tail = "\n".join(indent(indent([*head, *self.tail_of_one(scope)])))
-        one = self.rows_of_one(places).replace("OTHER\n", text.OTHER_ONE if second else "")
-        one = one.replace("COLUMN_OF_LANE", self.column_at("lane % ACROSS"))
-        one = one.replace("COLUMN", "\n".join(indent(columns))).replace("TAIL", tail)
-        if not self.wide_tail():
-            return one.splitlines()
-        several = text.SEVERAL.replace("OTHER\n", text.OTHER if second else "")
-        several = several.replace("TAIL", "\n".join(indent([*head, *self.tail_of_several(Scope(rows))])))
-        several = several.replace("COLUMN_OF_VECTOR", self.column_at("e % (ACROSS / NEXT) * NEXT"))
-        several = several.replace("ALL_INSIDE", self.all_inside()).replace("NEXT", str(self.next))
-        return ["if (wide_tail) {", *indent(several.splitlines()), "} else {", *indent(one.splitlines()), "}"]
+    def owned(self, piece: str) -> str:
+        """Return the statement by which a block of a cluster passes over what others finish."""
+        number = f"{piece} / SHARE" if piece == "strip" else piece
+        return f"  if (parts > 1 && {number} % parts != own) continue;\n" if self.joins else ""
 
-    def of_rows(self) -> Scope:
-        """Return what stands behind the sum and is the same for all columns."""
-        c, rows = self.contraction, Scope()
-        for v in ir.walk(*c.nest.region.stores.values(), enter=lambda v: v not in c.totals):
-            if self.is_of_row(v):
-                self.printer.emit(v, rows)
-        return rows
-
-    def column_at(self, lane: str) -> str:
-        """Return which column of the result a lane of a strip is, as C: `columns` or more where there is none."""
-        return f"from + {lane}"
-
-    def all_inside(self) -> str:
-        """Return when all columns of a strip are the result's, as C."""
-        return "from + ACROSS <= columns"
-
-    @property
-    def next(self) -> int:
-        """Return how many neighbouring columns a thread takes: as many as are stored with sixteen bytes."""
-        stored = [self.printer.storage[b] for b in self.whole_stores()]
-        loaded = [v.storage for v in self.tail_loads() if self.lies_in_eights(self.contraction.nest.accesses[v])]
-        return 4 if {ITEMSIZE[one] for one in (*stored, *loaded)} == {4} else 8
-
-    def early(self) -> list[str]:
-        """Return the elements behind the sum that lie where results do, as C."""
-        stores = [self.contraction.nest.stores[b] for b in self.contraction.nest.region.stores]
-        where = [(access.steps, access.constant) for access in stores]
-        found: dict[str, None] = {}
-        for v in self.tail_loads():
-            access = self.contraction.nest.accesses[v]
-            if v.storage in {*HALF, "float32"} and not access.values and (access.steps, access.constant) in where:
-                found[self.address(v)] = None
-        return list(found)
-
-    def rows_of_one(self, places: list[str]) -> str:
-        """Return the text for one column, which loads these elements of several rows early."""
-        if not places:
-            lines = text.ONE.replace("EARLY\n", "").replace("AHEAD", "").replace("WHOLE", text.ROWS_OF_ONE)
-            return lines.replace("PART_OF_ONE", "one(e);")
-        loads = [f"to[{i}] = {place};" for i, place in enumerate(places)]
-        rows = self.contraction.unflatten(self.contraction.rows, "row", self.kind)
-        early = text.EARLY.replace("LOADS", "\n".join(indent(indent([*rows, *loads]))))
-        lines = text.ONE.replace("EARLY", early).replace("AHEAD", ", const float* ahead")
-        lines = lines.replace("WHOLE", text.ROWS_WITH_EARLY).replace("PART_OF_ONE", text.ROW_WITH_EARLY)
-        return lines.replace("COUNT", str(len(places)))
-
-    def inside(self) -> str:
-        """Return when a column of a phase is one of the result's, as C; "" where all are."""
-        found = [(loop, self.contraction.phase_of(loop)) for loop in self.contraction.columns]
-        return " && ".join(f"{loop.var} < {loop.size}" for loop, phase in found if phase)
-
-    def tail_of_several(self, scope: Scope) -> list[str]:
-        """Return the operators and stores of neighbouring columns."""
-        c, kind, stores = self.contraction, self.kind, self.contraction.nest.region.stores
-        inner = c.columns[-1]
-        vectors = self.vectors(self.next)
-        scope.known |= {place: f"float({name}.x[u])" for place, (name, _, _) in vectors.items()}
-        scope.known |= dict(zip(c.totals, ("sum[u]", "other[u]"), strict=False))
-        values = {b: self.printer.emit_stored(b, v, scope) for b, v in stores.items()}
-        names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in stores}
-        types = {b: f"Pack<{stored_type(self.printer.storage[b], 'cuda')}, {self.next}>" for b in stores}
-        return [
-            *c.unflatten(c.columns, "column", kind),
-            *[
-                *vector_loads(vectors),
-                *(f"{types[b]} {names[b]};" for b in stores),
-                f"const {kind} inner = {inner.var};",
-            ],
-            "#pragma unroll",
-            f"for (int u = 0; u < {self.next}; ++u) {{",
-            f"  const {kind} {inner.var} = inner + u;",
-            *indent([*scope.lines, *(f"{names[b]}.x[u] = {v};" for b, v in values.items())]),
-            "}",
-            *(f"*reinterpret_cast<{types[b]}*>(&{self.place(b)}) = {names[b]};" for b in stores),
-        ]
-
-    def tail_of_one(self, scope: Scope) -> list[str]:
-        """Return the operators and stores of one column."""
-        stores = self.contraction.nest.region.stores
-        scope.known |= dict(zip(self.contraction.totals, ("sum", "other"), strict=False))
-        values = {b: self.printer.emit_stored(b, v, scope) for b, v in stores.items()}
-        return [*scope.lines, *(f"{self.place(b)} = {v};" for b, v in values.items())]
-
-    def is_of_row(self, value: ir.Value) -> bool:
-        """Return whether a value behind the sum is the same for all columns, and takes a load or an operator."""
-        if isinstance(value, ir.Const | ir.Size) or any(v in self.contraction.totals for v in ir.walk(value)):
-            return False
-        columns = {leaf for loop in self.contraction.columns for leaf in loop.leaves}
-        return not ir.tree_atoms(value) & columns
-
-    def tail_loads(self) -> list[ir.Load]:
-        """Return the loads behind the sum."""
-        c = self.contraction
-        found = ir.walk(*c.nest.region.stores.values(), enter=lambda v: v not in c.totals)
-        return [v for v in found if isinstance(v, ir.Load)]
-
-    def vectors(self, each: int) -> dict[str, tuple[str, str, Access]]:
-        """Return the loads behind the sum that so many neighbours share: by place a name, its type, and the address."""
-        out: dict[str, tuple[str, str, Access]] = {}
-        for v in self.tail_loads():
-            access = self.contraction.nest.accesses[v]
-            if v.storage in ITEMSIZE.keys() - {"bool"} and self.lies_in_eights(access):
-                place = self.address(v)
-                name = f"{self.printer.pointers[v.buffer][:-2]}_v{len(out) + 1}"
-                known = f"Pack<{stored_type(v.storage, 'cuda')}, {each}>"
-                out.setdefault(place, (name, known, access))
-        return out
-
-    def lies_in_eights(self, access: Access) -> bool:
-        """Return whether eight neighbouring columns lie side by side, at a multiple of eight."""
-        inner = self.contraction.columns[-1]
-        others = [leaf for leaf in access.steps if leaf not in inner.leaves]
-        if self.contraction.phase_of(inner):
-            return False
-        plain = not access.values and all(not mono and n % 8 == 0 for mono, n in access.constant.items())
-        even = inner.count % 8 == 0 and all(access.stride(leaf) % 8 == 0 for leaf in others)
-        return plain and even and access.steps.get(inner.leaves[-1]) == {(): 1}
-
-    def wide_tail(self) -> bool:
-        """Return whether results may be stored eight at a time."""
-        stores = self.contraction.nest.stores
-        return all(self.lies_in_eights(stores[b]) for b in self.contraction.nest.region.stores)
-
-    def widths(self, pointers: dict[str, str]) -> dict[str, str]:
-        return {"wide_tail": self.in_eights(pointers)} if self.wide_tail() else {}
-
-    def whole_stores(self) -> dict[str, Access]:
-        """Return the stores that have an element for each of the results."""
-        return {b: self.contraction.nest.stores[b] for b in self.contraction.nest.region.stores}
-
-    def in_eights(self, pointers: dict[str, str]) -> str:
-        """Return when what is stored and loaded behind the sum can be taken eight columns at a time, as C."""
-        c, stores = self.contraction, self.whole_stores()
-        loads = {v.buffer: c.nest.accesses[v] for v in self.tail_loads() if self.lies_in_eights(c.nest.accesses[v])}
-        every = [*stores.values(), *loads.values()]
-        places = list(dict.fromkeys(pointers[b] for b in (*stores, *loads)))
-        return self.multiples(c.columns[-1], every, places, of=8)
+    def leaving(self, strips: list[str]) -> list[str]:
+        """Return the statements by which results leave: in strips, or by the copy engine where it can write them."""
+        if not self.results:
+            return strips
+        c, scope, kind = self.contraction, Scope(), self.kind
+        ((buffer, value),) = c.nest.region.stores.items()
+        vectors = self.vectors(2)
+        scope.known |= {place: f"float({name}.x[e])" for place, (name, _, _) in vectors.items()} | {c.total: "sum"}
+        made = self.printer.emit_stored(buffer, value, scope)
+        loads = vector_loads(vectors)
+        rows, columns = (c.unflatten(loops, name, kind) for loops, name in ((c.rows, "row"), (c.columns, "column")))
+        if scope.lines:
+            inner = c.columns[-1].var
+            loads = [*rows, *columns, *loads, f"const {kind} inner = {inner};"]
+            scope.lines.insert(0, f"const {kind} {inner} = inner + e;")
+        stored = stored_type(self.printer.storage[buffer], "cuda")
+        lines = leave(self.results, stored, kind, loads if scope.lines else [], [*scope.lines, f"pair.x[e] = {made};"])
+        lines = "\n".join(lines).replace("OWNED\n", self.owned("piece")).splitlines()
+        return ["if (wide_tail) {", *indent(lines), "} else {", *indent(strips), "}"]
 
     # The launch -------------------------------------------------------------------------------------------------
 
@@ -472,13 +389,17 @@ class WgmmaKernel(Kernel):
 
     def text(self, name: str, parameters: list[Parameter], body: list[str], widths: dict[str, str]) -> KernelText:
         factors = [parameter for parameter, _ in self.factors()]
-        every = [*factors, *parameters, *(Parameter("bool", flag) for flag in widths), *PARTS]
-        return KernelText((self.contraction.note(),), "__global__ void __launch_bounds__(384, 1) ", name, every, body)
+        parts = PARTS[: PASSED[self.adds]]
+        every = [*factors, *parameters, *(Parameter("bool", flag) for flag in widths), *parts]
+        return KernelText(
+            (self.contraction.note(),), f"__global__ void __launch_bounds__({self.threads}, 1) ", name, every, body
+        )
 
     def factors(self) -> list[tuple[Parameter, str]]:
         """Return the parameters by which the kernel knows its factors, and what is given for them, as C."""
         kind = "const __grid_constant__ CUtensorMap"
-        return [(Parameter(kind, f"{side}_map"), f"{side}_map") for side in self.maps]
+        names = [*(f"{side}_map" for side in self.maps), *(["map_out"] if self.results else [])]
+        return [(Parameter(kind, name), name) for name in names]
 
     def hopper_launch(
         self, name: str, arguments: list[str], widths: dict[str, str], pointers: dict[str, str]
@@ -486,11 +407,11 @@ class WgmmaKernel(Kernel):
         """Return the statements that launch the kernel, with memory for the parts of a split depth."""
         c, s = self.contraction, self.shape
         of_left, of_right = map(c.extents, self.lanes)
-        assert self.left and self.right
-        each = s.blocks * s.columns // 2 * 128
-        groups = 1 if s.alternate else 2
-        every = ", ".join([*(given for _, given in self.factors()), *arguments, *widths, "parts", "partial", "arrived"])
+        given = [*(given for _, given in self.factors()), *arguments, *widths]
+        given += [part.name for part in PARTS[: PASSED[self.adds]]]
         lanes = self.wide if self.second else s.columns // s.cluster
+        cluster = "parts" if self.joins else str(s.cluster)
+        grid, shared = f"blocks((all * parts < places ? all * parts : places) * {s.cluster})", self.shared_bytes
         return [
             *(
                 line
@@ -498,32 +419,53 @@ class WgmmaKernel(Kernel):
                 for line in self.map(m, n, self.tall if n == "left" else lanes, pointers)
             ),
             *(f"const bool {flag} = {condition};" for flag, condition in widths.items()),
+            *(self.results.map(pointers, self.pieces[0]) if self.results else []),
             f"const int64_t across = tiles({of_left}, {self.tall * s.cluster}) * {self.phases};",
             f"const int64_t all = ({c.extents(c.batches)}) * across * {self.tiles_along(of_right)};",
+            *self.parts(name),
+            f"const unsigned grid = {grid};",
+            f"rk::launch_clusters({name}, grid, {self.threads}, {cluster}, {shared}, stream, {', '.join(given)});",
+            *(FREE if self.adds == "in memory" else []),
+            *(f"if ({n}_factor.copy) cudaFreeAsync({n}_factor.copy, stream);" for n in self.maps),
+        ]
+
+    def parts(self, name: str) -> list[str]:
+        """Return the statements that say into how many parts a depth is cut, and for how many clusters is room."""
+        if self.joins:
+            return self.parts_of_clusters(name)
+        s = self.shape
+        places = [
             "const int64_t places = by_device([] {",
-            f"  return rk::cluster_places({name}, 384, {s.cluster}, {self.shared_bytes});",
+            f"  return rk::cluster_places({name}, {self.threads}, {s.cluster}, {self.shared_bytes});",
             "});",
+        ]
+        if not self.adds:
+            return [*places, "const int parts = 1;"]
+        each, groups = s.blocks * s.columns // 2 * 128, 1 if s.alternate else s.groups
+        return [
+            *places,
             f"const int parts = tma_parts(all, tiles({self.least_terms}, {self.depth}), places);",
             f"const int64_t slots = all * {s.cluster * groups};",
             f"float* partial = parts > 1 ? scratch<float>(slots * parts * {each}, stream) : nullptr;",
             "int* arrived = parts > 1 ? scratch<int>(slots, stream) : nullptr;",
             "if (parts > 1) cudaMemsetAsync(arrived, 0, sizeof(int) * slots, stream);",
-            f"const unsigned grid = blocks((all * parts < places ? all * parts : places) * {s.cluster});",
-            f"rk::launch_clusters({name}, grid, 384, {s.cluster}, {self.shared_bytes}, stream, {every});",
-            "if (parts > 1) {",
-            "  cudaFreeAsync(partial, stream);",
-            "  cudaFreeAsync(arrived, stream);",
-            "}",
-            *(f"if ({n}_factor.copy) cudaFreeAsync({n}_factor.copy, stream);" for n in self.maps),
+        ]
+
+    def parts_of_clusters(self, name: str) -> list[str]:
+        """Return the statements that say into how many parts a depth is cut, one for each block of a cluster."""
+        meeting = round(JOINING / step_time(self.shape), 1)
+        return [
+            "const int64_t room = by_device([] {",
+            f"  return tma_room({name}, {self.threads}, {self.shared_bytes});",
+            "});",
+            f"const int parts = tma_cluster_parts(all, tiles({self.least_terms}, {self.depth}), room, {meeting});",
+            "const int64_t places = room & 255;",
         ]
 
 
-def vector_loads(vectors: dict[str, tuple[str, str, Access]]) -> list[str]:
-    """Return the statements that load what neighbours share."""
-    return [
-        f"const {kind} {name} = *reinterpret_cast<const {kind}*>(&{place});"
-        for place, (name, kind, _) in vectors.items()
-    ]
+PASSED = {"": 0, "in clusters": 1, "in memory": len(PARTS)}
+ADDING = {"": "", "in clusters": text.JOIN, "in memory": text.PARTS}
+FREE = ["if (parts > 1) {", "  cudaFreeAsync(partial, stream);", "  cudaFreeAsync(arrived, stream);", "}"]
 
 
 def wgmma_kernel(
@@ -548,6 +490,10 @@ def wgmma_kernel(
         right = right.turned() if right.lanes_inside else right
         if c.second and (turned or right.steps[0] != {(): 1}):
             return None
-    itemsize, registers = 2 if numbers in HALF else 4, numbers == "tf32" and left.lanes_inside
-    shape = shape_of(wanted, shape_for(c, right, itemsize, turned=turned, registers=registers))
-    return of(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, shape, turned, second)
+    made = of(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, PLAIN, turned, second)
+    stored = {kernel.printer.storage[b] for b in c.nest.region.stores}
+    if numbers in HALF and stored <= {*HALF} and not c.grouped and made.wide_tail():
+        made.results = results_of(c, made.tail_loads())
+    made.shape = shape_of(wanted, shape_for(made))
+    made.adds = made.way_to_add()
+    return made

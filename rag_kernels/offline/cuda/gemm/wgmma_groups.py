@@ -7,12 +7,14 @@ its launch, as in `wgmma.py`, of which it is a case: only what stands behind the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from rag_kernels.offline.codegen.loop_nest import Access
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm.column_groups import of_several_columns
-from rag_kernels.offline.cuda.gemm.wgmma import STRIP, WgmmaKernel, vector_loads
+from rag_kernels.offline.cuda.gemm.wgmma import STRIP, WgmmaKernel
+from rag_kernels.offline.cuda.gemm.wgmma_tail import vector_loads
 
 # Where groups of columns are reduced that are as wide as a strip, four lanes have one, in registers as wgmma leaves it:
 # of each row eight columns in pairs. Lanes beyond the last row or column repeat the last that there is.
@@ -66,6 +68,9 @@ class GroupsKernel(WgmmaKernel):
     def strips(self) -> str:
         return GROUPS_OF_STRIPS if self.in_registers else WgmmaKernel.strips(self)
 
+    def way_to_add(self) -> Literal["in memory"]:
+        return "in memory"
+
     def whole_stores(self) -> dict[str, Access]:
         return {}
 
@@ -75,7 +80,7 @@ class GroupsKernel(WgmmaKernel):
     def condition(self, pointers: dict[str, str]) -> str:
         return f"{WgmmaKernel.condition(self, pointers)} && {self.in_eights(pointers)}"
 
-    def tails(self) -> list[str]:
+    def tails(self, *, several_too: bool = True) -> list[str]:
         """Return the operators behind the sum, what groups of columns come to, and the stores of that."""
         c, rows = self.contraction, self.of_rows()
         scope, stores, inner = Scope(rows), c.nest.region.stores, c.columns[-1].var

@@ -23,7 +23,12 @@ class Shape:
     @property
     def blocks(self) -> int:
         """Return how many times 64 rows a group has."""
-        return self.rows // (64 if self.alternate else 128)
+        return self.rows // (64 if self.alternate else 64 * self.groups)
+
+    @property
+    def groups(self) -> int:
+        """Return how many warpgroups multiply."""
+        return 3 if self.rows == 192 else 2
 
 
 PLAIN = Shape(128, 128)
@@ -47,13 +52,23 @@ FILLING_BY_REGISTERS = (Shape(128, 192), Shape(128, 160))
 
 
 def best_shape(
-    rows: int, columns: int, batches: int, depth: int, *, registers: bool = False, slab: int = 0, tail: bool = False
+    rows: int,
+    columns: int,
+    batches: int,
+    depth: int,
+    *,
+    registers: bool = False,
+    slab: int = 0,
+    tail: bool = False,
+    leaves: bool = False,
 ) -> Shape:
     """Return the shape that should take least time on an H200's processors, for terms of sixteen bits.
 
     Widths that fill a wave are looked at where a block can load `slab` lanes of the right factor at a time; 0: nowhere.
-    `tail`: whether much is computed or loaded behind the sums.
+    `tail`: whether much is computed or loaded behind the sums; `leaves`: whether results leave by the copy engine.
     """
+    if leaves:
+        return leaving_shape(rows, columns, batches, depth, slab=slab, tail=tail)
     sizes = (rows, columns, batches, depth)
     if registers:
         filling = [s for s in FILLING_BY_REGISTERS if waves_of(s, *sizes[:3]) >= FULL]
@@ -67,6 +82,51 @@ def best_shape(
     other = min(fit, key=lambda shape: filled_time(shape, *sizes, tail=tail))
     sooner = filled_time(other, *sizes, tail=tail) < MARGIN * filled_time(best, *sizes, tail=tail)
     return other if sooner else best
+
+
+WIDE = {128: (256, 224, 192, 160, 128, 96), 192: (192,), 256: (192, 160, 128)}
+LEAVING = (
+    *(Shape(tall, wide, c, band=16 // c) for tall, every in WIDE.items() for wide in every for c in (2, 1)),
+    *(Shape(128, wide, c, alternate=True, band=16 // c) for wide in (192, 128) for c in (2, 1)),
+    *(Shape(tall, wide, alternate=True) for tall, wide in ((64, 128), (128, 64), (64, 256), (64, 64))),
+)
+JOINING = 3.4  # microseconds by which two parts of a depth meet in a cluster
+
+
+def leaving_shape(rows: int, columns: int, batches: int, depth: int, *, slab: int, tail: bool) -> Shape:
+    """Return the shape that should take least time where results of sixteen bits leave by the copy engine."""
+    fit = [s for s in LEAVING if s.columns // s.cluster % max(1, slab) == 0 and (s.cluster == 1 or rows > s.rows)]
+    return min(fit, key=lambda shape: leaving_time(shape, rows, columns, batches, depth, tail=tail))
+
+
+def step_time(shape: Shape) -> float:
+    """Return about how many microseconds a step of 64 terms takes: its products, with what these read, or its loads."""
+    part, lines = shape.rows * shape.columns / 32768, (shape.rows + shape.columns / shape.cluster) / 384
+    shared = (shape.rows / 64 * (64 + shape.columns) + shape.rows + shape.columns) / 1024
+    step = max(0.472 * part + 0.095 * shared + 0.023, 0.555 * lines) + 0.075 * lines
+    return step * 1.06 if shape.rows + shape.columns > 400 else step  # three stages
+
+
+def leaving_time(shape: Shape, rows: int, columns: int, batches: int, depth: int, *, tail: bool) -> float:
+    """Return about how many microseconds a product takes whose results leave by the copy engine.
+
+    Fitted to 98 times of 25 shapes at 29 sizes on an H200, of which it is off by 3 % on the average. Blocks of a
+    cluster of two that has a factor in common add parts of a depth up in memory.
+    """
+    waves, steps = waves_of(shape, rows, columns, batches), -(-depth // 64)
+    part, step = shape.rows * shape.columns / 32768, step_time(shape)
+    stored = 0.2 + 1.44 * part
+    best = float("inf")
+    for parts in (1, 2):
+        turns, chunk = math.ceil(waves * parts), -(-steps // parts)
+        if parts > 1 and (turns > 1 or steps < 8):
+            break
+        each = chunk * step
+        body = max(each, (each + 5.5 * part + 0.3) / 2) * turns + stored if shape.alternate else (each + stored) * turns
+        body += (6.4 if shape.alternate else 4.7) * part * turns if tail else 0.0
+        added = 0.0 if parts == 1 else JOINING if shape.cluster == 1 else 12 * part
+        best = min(best, 6.5 + body + 0.4 * part + added + (1.5 if shape.cluster > 1 else 0.0))
+    return best
 
 
 def waves_of(shape: Shape, rows: int, columns: int, batches: int) -> float:

@@ -7,7 +7,6 @@ Names in capitals are constants of a kernel (`gemm_wgmma.py`); KIND is the type 
 BEGIN = """\
 extern __shared__ float shared[];
 __shared__ __align__(8) uint64_t bars[2 * STAGES + 2];
-__shared__ int last[2];
 const uint32_t base = (rk::tma_address(shared) + 1023) & ~1023u, full = rk::tma_address(bars);
 const uint32_t empty = full + 8 * STAGES, turns = empty + 8 * STAGES;
 const int group = threadIdx.x / 128;
@@ -54,7 +53,7 @@ PHASE
 # `s` is the stage in the ring, `round` how often the ring went around.
 PRODUCER = """\
 if (group == 0) {
-  rk::fewer_registers<40>();
+  rk::fewer_registers<FEWER>();
   if (threadIdx.x == 0) {
     PREFETCH
     int s = 0, round = 0;
@@ -74,14 +73,16 @@ LOADS
       if (++s == STAGES) s = 0, ++round;
     }
   }
+JOINED
 } else {"""
 
 # Where groups alternate, one multiplies a tile while the other stores one; else both have half of each tile's rows.
 CONSUMER = """\
-rk::more_registers<232>();
+rk::more_registers<MORE>();
 const int mine = group - 1, lane = threadIdx.x % 32;
 float* const of_warps = shared + (base - rk::tma_address(shared) + STAGES * STAGE) / 4;
 float* const staged = of_warps + (threadIdx.x / 32 - 4) * (16 * SKEW);
+ROOM
 float sums[BLOCKS][COLUMNS / 2];
 int s = 0, round = 0, taken = 0;
 for (uint32_t item = first, number = 0; item < all; item += stride, ++number) {
@@ -185,9 +186,48 @@ const auto release = [&](int s) {  // the stage, to every block that fills it
   }
 };"""
 
+# Where blocks of a cluster have a part of the depth each, all come to these meetings: the first says that sums are
+# shown, the last (at the end) that nobody reads them any more.
+MEET = """\
+if (CONDITION) {
+  __syncwarp();
+  rk::cluster_sync();
+}"""
+
+# They show each other their sums, in the memory of the ring, which is free by then; each finishes some of the tile's.
+JOIN = """\
+const int own = item % parts;
+if (parts > 1) {
+  constexpr int EACH = BLOCKS * COLUMNS / 2, STRIPS = BLOCKS * WIDE / PART;
+  const auto from = [](int i, int u) {
+    const int across = u / (PART / 2) * (WIDE / 2) + i % (WIDE / PART) * (PART / 2) + u % (PART / 2);
+    return i / (WIDE / PART) * (COLUMNS / 2) + across;
+  };
+  if (!ALTERNATE) rk::group_sync<GROUPS * 128>(GROUPS + 1);  // all have multiplied
+  float* const mine_of = shared + (base - rk::tma_address(shared)) / 4 + (ALTERNATE ? 0 : mine) * (EACH * 128);
+  float* const shown = mine_of + threadIdx.x % 128;
+#pragma unroll
+  for (int u = 0; u < EACH; ++u) shown[u * 128] = sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)];
+  rk::cluster_sync();
+#pragma unroll
+  for (int u = 0; u < EACH; ++u) sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)] = 0;
+#pragma unroll 2
+  for (int p = 0; p < parts; ++p) {
+    const float* const theirs = rk::cluster_pointer(shown, p);
+#pragma unroll
+    for (int i = 0; i < STRIPS; ++i)
+      if (i / SHARE % parts == own)
+#pragma unroll
+        for (int u = 0; u < STRIP / 2; ++u)
+          sums[from(i, u) / (COLUMNS / 2)][from(i, u) % (COLUMNS / 2)] += theirs[from(i, u) * 128];
+  }
+}"""
+
+# Else through the device's memory.
 PARTS = """\
 if (parts > 1) {  // who comes last of a tile adds the parts up, always in the same order
   constexpr int EACH = BLOCKS * COLUMNS / 2;
+  __shared__ int last[3];
   const uint32_t slot = (tile * CLUSTER + rank) * GROUPS + (ALTERNATE ? 0 : mine);
   float* const at = partial + int64_t(slot) * parts * (EACH * 128) + threadIdx.x % 128;
 #pragma unroll
@@ -214,6 +254,7 @@ const auto exchanged = [](int row) { return row % 2 * 4; };
 float* const of_lane = staged + lane / 4 * SKEW + (lane % 4 * 2 ^ lane / 4 % 2 * 4);
 #pragma unroll 1
 for (int strip = 0; strip < BLOCKS * WIDE / PART; ++strip) {
+OWNED
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < BLOCKS * WIDE / PART; ++i)
@@ -237,6 +278,7 @@ constexpr int DOWN = STRIP, ACROSS = 16, PITCH = 20;
 const auto exchanged = [](int) { return 0; };
 #pragma unroll 1
 for (int strip = 0; strip < BLOCKS * COLUMNS / STRIP; ++strip) {
+OWNED
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < BLOCKS * COLUMNS / STRIP; ++i)
@@ -339,6 +381,31 @@ inline int tma_parts(int64_t tiles, int64_t steps, int64_t places) {
     const int64_t chunk = (steps + parts - 1) / parts;
     if ((steps + chunk - 1) / chunk != parts) continue;
     const double time = double((tiles * parts + places - 1) / places) * (chunk + (parts > 1 ? 6 + parts : 0));
+    if (time < 0.95 * least) least = time, best = int(parts);
+  }
+  return best;
+}
+// The same where blocks of a cluster, eight at most, have the parts of a tile, and two of them meet in so many steps;
+// `room` has of how many blocks how many clusters fit, a byte each.
+template <class Kernel> int64_t tma_room(Kernel kernel, int threads, int shared) {
+  int64_t room = rk::cluster_places(kernel, threads, 1, shared);
+  room = room < 255 ? room : 255;
+  for (int p = 2; p <= 8; ++p) {
+    cudaLaunchAttribute attribute;
+    const cudaLaunchConfig_t config = rk::cluster_config(&attribute, dim3(unsigned(p)), threads, p, shared);
+    int places = 0;
+    if (cudaOccupancyMaxActiveClusters(&places, kernel, &config) == cudaSuccess) room |= int64_t(places) << 8 * (p - 1);
+    else cudaGetLastError();
+  }
+  return room;
+}
+inline int tma_cluster_parts(int64_t tiles, int64_t steps, int64_t room, double meeting) {
+  double least = 1e30;
+  int best = 1;
+  for (int64_t parts = 1; parts <= 8; ++parts) {
+    const int64_t chunk = (steps + parts - 1) / parts, places = room >> 8 * (parts - 1) & 255;
+    if (parts > 1 && (parts * 4 > steps || tiles > places || (steps + chunk - 1) / chunk != parts)) continue;
+    const double time = parts > 1 ? chunk + meeting * parts / 2 : double((tiles + places - 1) / places * chunk);
     if (time < 0.95 * least) least = time, best = int(parts);
   }
   return best;
