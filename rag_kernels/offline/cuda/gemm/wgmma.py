@@ -5,8 +5,8 @@ of fp32 are rounded to TF32 on their way. Goes out: the kernel and its launch, a
 sizes and addresses under which it may run; the kernel of `tensor_core.py` serves all other calls. One warpgroup
 loads tiles into a ring in shared memory, two multiply. wgmma takes TF32 with terms side by side alone, but for its left
 factor from registers: the factor with lanes side by side is the left one then, if need be with rows and columns
-exchanged. Blocks stay and take tile after tile; where tiles do not fill the device, the depth is split among blocks,
-and the last of a tile adds the parts up in their order.
+exchanged. Blocks stay and take tile after tile; where tiles do not fill the device, the depth is split among the blocks
+of a cluster, which add the parts up in their order, or through memory, where the last of a tile does.
 """
 
 from __future__ import annotations
