@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <utility>
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;

@@ -4,11 +4,11 @@
 // compiled once (`cuda_emulation.cpp`).
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <stdexcept>
 #include <vector>
 
 #define __global__
