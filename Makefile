@@ -114,6 +114,7 @@ endif
 # pip would compile some 25,000 modules, one after the other. Those that warm workers import, which write nothing, are
 # compiled here on all cores; others are when they are imported.
 WORKERS := torch sympy mpmath networkx numpy tvm_ffi
+NOT_IMPORTED := /(tests|testing|physics|_vendor|distutils)/
 # Python's own pip (23 in 3.11) looks through all versions of 180 packages for 40 s, a newer one for 13.
 NEW_PIP := pip>=25.3
 # Tests of exports load data sets with flashinfer-bench, without flashinfer itself: 300 MB of CUTLASS and CUDA for Python;
@@ -126,7 +127,7 @@ define install
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) --no-compile '$(NEW_PIP)' || true
 	@$(PIP) --no-compile -c constraints.txt -e '$(1)'
-	@cd $(VENV)/lib/python*/site-packages && $(CURDIR)/$(BIN)/python -m compileall -qq -j 0 $(WORKERS) || true
+	@cd $(VENV)/lib/python*/site-packages && $(CURDIR)/$(BIN)/python -m compileall -qq -j 0 -x '$(NOT_IMPORTED)' $(WORKERS) || true
 endef
 
 $(READY): pyproject.toml constraints.txt | tools
