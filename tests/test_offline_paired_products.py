@@ -150,6 +150,20 @@ def test_matrices_that_batches_look_up_are_read_where_they_lie(dtype: str, tmp_p
     assert ratio(plan, fp, tmp_path / "other") < limit(parameters)
 
 
+@pytest.mark.parametrize("clusters", [1, 2])
+def test_two_products_of_matrices_that_are_looked_up_are_one_kernel(clusters: int, tmp_path: Path) -> None:
+    """The experts of blocks of rows; of two blocks that share rows each brings the matrices of one product."""
+    case = Case(
+        "i = y.long(); return F.silu(torch.bmm(x, self.g[i])) * torch.bmm(x, self.u[i + 1])",
+        "torch.randn(3, 264, 72)",
+        "torch.tensor([1., 0., -2.])",
+        init="self.g, self.u = (nn.Parameter(torch.randn(3, 72, 136)) for _ in 'gu')",
+    )
+    parameters = CudaParameters(products=2, shape=128128, clusters=clusters, turns=2)
+    fp, plan = drafted("experts", halved(case, "bfloat16"), parameters, "second_place0", regions=1)
+    assert ratio(for_hopper(plan), fp, tmp_path) < RATIO
+
+
 def test_a_product_in_pieces_that_are_no_gate_stays_one() -> None:
     no_gates = ("q, k = self.l(x).chunk(2, -1); return q.sin() + k", "z = self.l(x); return F.glu(z, -1), z.sum()")
     for body in (*no_gates, "return F.glu(self.l(x[:16]), -1)"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,15 @@ def test_a_layer_of_sixteen_bits_is_stored_so_with_its_bias(tmp_path: Path) -> N
     given = "torch.randn(40, 64).bfloat16()", "torch.zeros(1).bfloat16()"
     text = right_text(Case("return torch.softmax(self.l(x), -1) + y", *given, init=init), tmp_path)
     assert "__nv_bfloat16* __restrict__ part0" in text and "float* __restrict__ part0" not in text
+
+
+def test_what_replaces_elements_of_sixteen_bits_is_kept_so(tmp_path: Path) -> None:
+    """Rows of a cache: a copy and what is written over it, no tensor of floats between; sums are of floats."""
+    body = "i = y.long(); a, b = x.index_copy(0, i, x[:3] * 2), x.index_put((i,), x[2:5]); "
+    body += "c = x.scatter(0, i[:, None].expand(3, 40), x[1:4]); return a, b, c.exp(), x.index_add(0, i, x[:3])"
+    text = right_text(Case(body, "torch.randn(9, 40).bfloat16()", "torch.tensor([4., 0., 7.])"), tmp_path)
+    kept = set(re.findall(r"(\w+)\* __restrict__ (scattered\d)", text))
+    assert sorted(kind for kind, _ in kept) == ["__nv_bfloat16"] * 3 + ["float"]
 
 
 def test_a_factor_that_lies_scattered_is_laid_in_lines_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

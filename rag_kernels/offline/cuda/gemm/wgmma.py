@@ -305,7 +305,8 @@ class WgmmaKernel(TailKernel):
         out = []
         for slab in slabs:
             where = {"lane": f"{start} + {slab}" if slab else start, "term": "k * DEPTH"}
-            where |= {f"place{n}": f"{name}_place{n}" for n in range(len(matrix.places))}
+            for place in (f"place{n}" for n in range(len(matrix.places))):
+                where[place] = f"(rank ? second_{place} : right_{place})" if from_map else f"{name}_{place}"
             places = ", ".join(where.get(by, f"int({by})") for by in matrix.by)
             to = f"{base}{offset}" + (f" + {slab * LINE}" if slab else "")
             out.append(f"rk::{load}({from_map or f'&{name}_map'}, {to}, bar, {mask}{places});")
@@ -482,7 +483,7 @@ def wgmma_kernel(
     if {left.load.storage, right.load.storage} != {"float32" if numbers == "tf32" else numbers}:
         return None
     turned, second = False, matrix_of(c, c.second) if c.second else None
-    if c.second and (second is None or second.by != right.by or right.places):
+    if c.second and (second is None or second.by != right.by):
         return None
     if numbers == "tf32":
         turned = right.lanes_inside and not left.lanes_inside and c.grouped <= NARROW

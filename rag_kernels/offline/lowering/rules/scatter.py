@@ -16,7 +16,7 @@ from rag_kernels.eval.records import Node, Ref
 from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import is_float
+from rag_kernels.offline.ir.dtypes import HALF, is_float
 from rag_kernels.offline.ir.expressions import Expr, both, cast, equal, floor, mul, quotient, rest, where
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.reductions import Kind
@@ -27,6 +27,17 @@ from rag_kernels.offline.lowering.rules.place import stretched
 from rag_kernels.offline.lowering.rules.segment import KINDS, start_of, summed_by_segments
 
 JOINED_AS = {"int16": "int32", "int8": "int32", "uint8": "int32"}  # narrow integers wrap when they are cast back
+
+
+def replaced(
+    lowering: Lowering, node: Node, base: ir.Value, places: Sequence[ir.Form | ir.Value], value: ir.Value
+) -> ir.Value:
+    """Return `base` with elements of `value` in their places; nothing joins, so that sixteen bits are kept as such."""
+    value = lowering.cast(value, base.dtype)
+    if node.outputs[0].dtype in HALF and base.dtype == "float32":
+        value = lowering.with_dims(value, value.dims)
+        return lowering.scattered(base, places, value, None, node.outputs[0].dtype)
+    return joined(lowering, base, places, value, None)
 
 
 def joined(
@@ -137,7 +148,7 @@ def scatter(lowering: Lowering, node: Node) -> ir.Value:
     groups = enumerate(index.dims)
     places: list[ir.Form | ir.Value] = [lowering.cast(index, "int64") if d == dim else along(g) for d, g in groups]
     if how == "set":
-        return joined(lowering, base, places, lowering.cast(value, base.dtype), None)
+        return replaced(lowering, node, base, places, value)
     return reduced_by(lowering, base, places, value, how, include_self=given(node, 5, "include_self", True))
 
 
@@ -208,7 +219,7 @@ def index_rows(how: str) -> Rule:
         places[dim] = wrapped(lowering, column, base, dim)
         kind = given(node, 4, "reduce") if how == "reduce" else how
         if kind == "set":
-            return joined(lowering, base, places, lowering.cast(source, base.dtype), None)
+            return replaced(lowering, node, base, places, source)
         return reduced_by(lowering, base, places, source, kind, include_self=given(node, 5, "include_self", True))
 
     return rule
@@ -242,7 +253,7 @@ def index_put(lowering: Lowering, node: Node) -> ir.Value:
     for d, place in zip(chosen, places, strict=True):
         here = lowering.with_dims(place, (*place.dims, *[()] * trailing)) if trailing else place
         found[d] = wrapped(lowering, here, base, d)
-    return joined(lowering, base, found, value, Kind.SUM if added else None)
+    return joined(lowering, base, found, value, Kind.SUM) if added else replaced(lowering, node, base, found, value)
 
 
 def put_by_mask(
