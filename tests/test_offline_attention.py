@@ -162,6 +162,11 @@ EMULATED = {
         "torch.randn(1, 33, 44).half()",
         "torch.randn(1, 131, 44).half()",
     ),
+    "capped": Case(
+        "return torch.softmax(9.0 * torch.tanh(x @ y.mT / 9.0), -1) @ y",
+        "torch.randn(1, 2, 37, 32).bfloat16()",
+        "torch.randn(1, 2, 70, 32).bfloat16()",
+    ),
     "few queries": Case(
         "return F.scaled_dot_product_attention(x, y, y, enable_gqa=True)",
         "torch.randn(1, 8, 1, 64).half()",

@@ -78,10 +78,12 @@ def loaded_text(pointer: str, place: str, dtype: str) -> str:
     return f"((const uint8_t*){pointer})[{place}] != 0" if dtype == "bool" else f"{pointer}[{place}]"
 
 
-def is_by_number(value: ir.Op) -> bool:
-    """Return whether this is a division by a number that an argument carries."""
+def is_by_number(value: ir.Op, form: Form) -> bool:
+    """Return whether this is a division by a number that an argument carries, or where bits do not count by any."""
     number = strip(value.args[1]) if value.operator is Operator.DIV else None
-    return isinstance(number, ir.Const) and bool(number.name)
+    if not isinstance(number, ir.Const):
+        return False
+    return bool(number.name) or (form is Form.CUDA_NEAR and math.isfinite(number.number) and number.number != 0)
 
 
 @dataclass(slots=True)
@@ -142,7 +144,7 @@ class Printer:
     def expression(self, value: ir.Op, scope: Scope) -> tuple[str, int]:
         """Return an operator over its operands as C, and how tightly that binds."""
         text = text_of(value.operator, value.dtype, value.args[0].dtype, self.form)
-        if self.form is not Form.C and value.dtype == "float32" and is_by_number(value):
+        if self.form is not Form.C and value.dtype == "float32" and is_by_number(value, self.form):
             text = CUDA_BY_NUMBER
         args = [self.operand(a, scope, value, place, text) for place, a in enumerate(value.args)]
         return text.form.format(*args, T=CTYPES[value.dtype]), text.binds

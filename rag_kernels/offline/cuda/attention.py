@@ -13,7 +13,7 @@ from rag_kernels.offline.codegen.attention import AttentionNest
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Access, text_of
-from rag_kernels.offline.codegen.operator_texts import Form
+from rag_kernels.offline.codegen.operator_texts import Form, on_gpu
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda.attention_hopper import HopperAttention
 from rag_kernels.offline.cuda.needs import Needs
@@ -22,10 +22,17 @@ from rag_kernels.offline.fusion.regions import AttentionRegion
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.parameters import Number, c_name
+from rag_kernels.offline.lowering.steps import Attended
 
 LOG2E = "1.4426950408889634"
 ROOM = 99 << 10  # bytes of shared memory that a block of any device from sm_80 on may have
 ROOM_ON_HOPPER = 160 << 10
+
+
+def of_sixteen_bits(attended: Attended) -> bool:
+    """Return whether all that an attention multiplies are numbers of one type of sixteen bits."""
+    same = {attended.q.storage, attended.k.storage, attended.v.storage}
+    return len(same) == 1 and same <= HALF and attended.half
 
 
 class CudaAttention:
@@ -37,8 +44,7 @@ class CudaAttention:
         self.nest = AttentionNest.of(region, sizes.names)
         a = region.attended
         self.depth, self.columns = ir.size_of(self.nest.depth), ir.size_of(self.nest.columns)
-        same = {a.q.storage, a.k.storage, a.v.storage}
-        self.sixteen = len(same) == 1 and same <= HALF and a.half
+        self.sixteen = of_sixteen_bits(a)
         self.type = stored_type(a.q.storage, "cuda") if self.sixteen else "float"
         self.storage = function.storage
         read = [a.q.buffer, a.k.buffer, a.v.buffer]
@@ -115,7 +121,12 @@ class CudaAttention:
     def limits(self) -> list[str]:
         """Return the keys at which a batch's limits stand, as C."""
         pointer = {b: f"{c_name(b)}_p" for b in self.buffers}
-        return self.nest.limit_values(self.nest.printer(pointer, self.storage, Form.CUDA), "attend::most_of")
+        return self.nest.limit_values(self.nest.printer(pointer, self.storage, self.form), "attend::most_of")
+
+    @property
+    def form(self) -> Form:
+        """Return how operators are written: weights of sixteen bits need no last bits of a score."""
+        return on_gpu(near=self.sixteen)
 
     def bounds(self, row: list[str]) -> list[str]:
         """Return the functions that say which keys a row may see."""
@@ -141,7 +152,7 @@ class CudaAttention:
                 "const auto of_score = [&](int64_t, int64_t, float part) { return part * of_products; };",
             ]
         pointer = {b: f"{c_name(b)}_p" for b in self.buffers}
-        lines, result = self.nest.scored(self.nest.printer(pointer, self.storage, Form.CUDA), "part")
+        lines, result = self.nest.scored(self.nest.printer(pointer, self.storage, self.form), "part")
         return [
             "const auto of_score = [&](int64_t i, int64_t n, float part) {",
             *indent([*row, *key, *lines, f"return float({result});"]),

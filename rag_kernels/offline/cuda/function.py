@@ -13,7 +13,7 @@ from rag_kernels.offline.codegen.loop_nest import Names
 from rag_kernels.offline.codegen.math_prelude import called
 from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda.attention import attention_text
+from rag_kernels.offline.cuda.attention import attention_text, of_sixteen_bits
 from rag_kernels.offline.cuda.column_scans import ColumnScans
 from rag_kernels.offline.cuda.elements.choice import VectorizedRegion, wide_region
 from rag_kernels.offline.cuda.fixed_texts import fixed_text
@@ -78,8 +78,8 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
     sizes = Sizes(names)
     sizes.solve(function, short=parameters.short, free=parameters.free_sizes)
     for region in function.regions:
-        exact = isinstance(region, AttentionRegion)  # scores are
-        needs.calls |= called(region.stores.values(), on_gpu(near=function.near and not exact))
+        near = of_sixteen_bits(region.attended) if isinstance(region, AttentionRegion) else function.near
+        needs.calls |= called(region.stores.values(), on_gpu(near=near))
     kernels, launches, number = _Kernels(known), list[str](), 0
     for group in together(function.regions):
         name = f"{function.name}_{number}"

@@ -31,7 +31,7 @@ from rag_kernels.offline.ir.patterns import HALVED, operands, strip
 
 MOST, MOST_OF_BYTES = 32, 64  # rows at most, where terms have two bytes and where one
 LEAST_COLUMNS, NARROW, WIDE = 33, 32, 128  # columns at least; of a block
-LEAST_TERMS = 128  # of a sum: warps that share fewer have nothing to do but to add up
+LEAST_TERMS = 64  # of a sum: warps that share fewer have nothing to do but to add up
 PROCESSORS = 132  # of the device that a block's columns are chosen for
 FEW_COLUMNS = 48  # of a block of 16 warps; of more, eight have enough to do
 LINE = 64  # bytes of a column in one piece of the depth, for each warp
