@@ -150,6 +150,16 @@ def test_matrices_that_batches_look_up_are_read_where_they_lie(dtype: str, tmp_p
     assert ratio(plan, fp, tmp_path / "other") < limit(parameters)
 
 
+def test_tiles_of_pairs_have_whole_lines_of_both_where_lanes_lie_side_by_side(tmp_path: Path) -> None:
+    """Half a tile of 64 columns is half a line, which the copy engine brings whole."""
+    case = Case("return (x @ y[0]).sigmoid() * (x @ y[1])", "torch.randn(72, 136)", "torch.randn(2, 136, 72)")
+    asked = CudaParameters(products=2), CudaParameters(products=2, shape=64064, clusters=1)
+    plans = [drafted("narrow", halved(case, "bfloat16"), p, "second_map", regions=1) for p in asked]
+    assert all(" COLUMNS = 128, DEPTH = 64, STAGES" in plan.candidate.source for _, plan in plans)
+    fp, plan = plans[0]
+    assert ratio(for_hopper(plan), fp, tmp_path) < RATIO
+
+
 @pytest.mark.parametrize("clusters", [1, 2])
 def test_two_products_of_matrices_that_are_looked_up_are_one_kernel(clusters: int, tmp_path: Path) -> None:
     """The experts of blocks of rows; of two blocks that share rows each brings the matrices of one product."""

@@ -11,7 +11,7 @@ of a cluster, which add the parts up in their order, or through memory, where th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rag_kernels.offline.codegen.c_types import stored_type
@@ -49,6 +49,13 @@ def shape_for(kernel: WgmmaKernel) -> Shape:
     slab = 0 if c.second else LINE // itemsize if right.lanes_inside else STRIP // 2
     ways = {"registers": kernel.by_registers, "leaves": kernel.results is not None}
     return best_shape(rows, columns, batches, depth, slab=slab, tail=has_tail(c), **ways)
+
+
+def with_whole_lines(kernel: WgmmaKernel, shape: Shape) -> Shape:
+    """Return a shape, or another one where a pair's half of its columns would be no whole lines, which are brought."""
+    matrix = kernel.second
+    parted = matrix is not None and matrix.lanes_inside and shape.columns // 2 % kernel.slab != 0
+    return replace(shape, rows=min(shape.rows, 128), columns=2 * kernel.slab) if parted else shape
 
 
 def has_tail(contraction: Contraction) -> bool:
@@ -495,6 +502,6 @@ def wgmma_kernel(
     stored = {kernel.printer.storage[b] for b in c.nest.region.stores}
     if numbers in HALF and stored <= {*HALF} and not c.grouped and made.wide_tail():
         made.results = results_of(c, made.tail_loads())
-    made.shape = shape_of(wanted, shape_for(made))
+    made.shape = with_whole_lines(made, shape_of(wanted, shape_for(made)))
     made.adds = made.way_to_add()
     return made
