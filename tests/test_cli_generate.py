@@ -171,8 +171,11 @@ def start(home: Path, *arguments: str | Path) -> subprocess.Popen[str]:
 
 
 def first_row(process: subprocess.Popen[str]) -> dict[str, Any]:
-    assert process.stdout is not None
-    row: dict[str, Any] = json.loads(process.stdout.readline())
+    """The first row of a run; where there is none, how the run ended and what it said."""
+    assert process.stdout is not None and process.stderr is not None
+    line = process.stdout.readline()
+    assert line.strip(), f"printed {line!r}, ended with {process.wait(60)}: {process.stderr.read()}"
+    row: dict[str, Any] = json.loads(line)
     return row
 
 
