@@ -58,6 +58,21 @@ HOPPER = {
         "float32",
         CudaParameters(products=2, tensor=2),
     ),
+    "wide groups": (
+        Case(
+            "s = self.l(x); return F.gelu(s).mean(1), s.logsumexp(1)",
+            "torch.randn(72, 64)",
+            "torch.randn(1)",
+            init="self.l = nn.Linear(64, 1088)",
+        ),
+        "bfloat16",
+        CudaParameters(products=2, shape=128192, clusters=2, turns=1),
+    ),
+    "the widest groups": (
+        Case("return (x @ y.t()).logsumexp(1)", "torch.randn(40, 64)", "torch.randn(4224, 64)"),
+        "bfloat16",
+        CudaParameters(products=2),
+    ),
     "a depth in parts": (
         Case("return (x @ y).square().mean(1)", "torch.randn(40, 1096)", "torch.randn(1096, 96)"),
         "float16",
@@ -95,18 +110,15 @@ def test_a_target_among_the_columns(name: str, tmp_path: Path) -> None:
     assert ratio(for_hopper(plan), fp, tmp_path) < RATIO
 
 
-@pytest.mark.parametrize(("dtype", "tensor"), [("bfloat16", 1), ("float32", 2), ("float32", 1)])
-def test_what_the_copy_engine_cannot_read(dtype: str, tensor: int, tmp_path: Path) -> None:
-    """Odd lines and few of them: tiles come through registers, and a warp has the 32 columns of a group."""
-    case = Case("s = x @ y; return F.softplus(s).sum(1), s.logsumexp(1)", "torch.randn(71, 67)", "torch.randn(67, 96)")
+@pytest.mark.parametrize(
+    ("dtype", "tensor", "columns"), [("bfloat16", 1, 96), ("bfloat16", 1, 1088), ("float32", 2, 96), ("float32", 1, 96)]
+)
+def test_what_the_copy_engine_cannot_read(dtype: str, tensor: int, columns: int, tmp_path: Path) -> None:
+    """Odd lines: tiles come through registers, and a warp has a piece of a row at a time."""
+    x, y = "torch.randn(71, 67)", f"torch.randn(67, {columns})"
+    case = Case("s = x @ y; return F.softplus(s).sum(1), s.logsumexp(1)", x, y)
     parameters = CudaParameters(products=2, tensor=tensor)
-    fp, plan = drafted(
-        "odd",
-        case if dtype == "float32" else halved(case, dtype),
-        parameters,
-        f"column % {32 if dtype == 'bfloat16' else 16} ==",
-        regions=2,
-    )
+    fp, plan = drafted("odd", case if dtype == "float32" else halved(case, dtype), parameters, "all lanes", regions=2)
     assert ratio(plan, fp, tmp_path) < limit(parameters)
 
 

@@ -25,7 +25,8 @@ from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.lowering.steps import Lowered, Stored, values_of, with_values
 
-GROUP, SHORT_GROUP = 32, 16  # columns of a group: those that a warp has of a row at a time, and where tiles are turned
+GROUP, NARROW_GROUP = 32, 16  # columns of a group at least, as a warp stores them, and where tiles are turned
+WIDE_GROUPS = ((1 << 12, 128), (1 << 10, 64))  # of how many columns a group has more: tiles are as wide there
 FEWEST_ROWS, FEWEST_COLUMNS, FEWEST_TERMS = 33, 64, 16  # of a product; one of fewer rows has another kernel
 KINDS = frozenset({Kind.SUM, Kind.MAX, Kind.MIN, Kind.FASTMAX})
 
@@ -172,14 +173,15 @@ class _Groups:
 
 
 def width_of(product: ir.Reduce, column: ir.Atom) -> int:
-    """Return how many columns a group has: few where a factor of fp32 has them side by side.
+    """Return how many columns a group has: many of many, few where a factor of fp32 has them side by side.
 
     wgmma takes TF32 so as its left factor alone: a warp has sixteen columns then, and more rows.
     """
     loads = [v for factor in factors_of(product) or () if isinstance(v := strip(factor), ir.Load)]
     last = [v.index[-1] for v in loads if v.storage == "float32"]
     inner = [ir.leaves(a for a, n in form.terms if n == 1)[-1:] for form in last if isinstance(form, ir.Form)]
-    return SHORT_GROUP if (column,) in inner else GROUP
+    wide = (width for least, width in WIDE_GROUPS if column.size >= least and column.size % width == 0)
+    return NARROW_GROUP if (column,) in inner else next(wide, GROUP)
 
 
 def laid(value: ir.Value, dims: tuple[ir.Group, ...]) -> Expr:

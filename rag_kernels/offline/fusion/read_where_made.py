@@ -11,11 +11,13 @@ from dataclasses import replace
 
 from rag_kernels.offline.fusion.loops import loops_of
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.expressions import Expr, equal, where
+from rag_kernels.offline.ir.expressions import Expr, cast_value, equal, where
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.lowering.steps import Library, Lowered, Stored, made_by, values_of, with_values
+
+NARROW = "int32"  # in which places are compared: 64 bits take two instructions
 
 
 def unstored(lowered: Lowered, step: Stored) -> Lowered | None:
@@ -57,9 +59,9 @@ def element(value: ir.Value, load: ir.Load) -> ir.Value | None:
     if not picked:
         return ir.Op(load.dims, value.dtype, Operator.SAME, (value,))
     [(column, place)] = picked
-    if column in loops_of(load) or column in ir.tree_atoms(place):
+    if column.size >= 1 << 31 or column in loops_of(load) or column in ir.tree_atoms(place):
         return None
-    here = ir.Index(value.dims, place.dtype, ir.Form(((column, 1),)))
-    there = ir.Op(value.dims, place.dtype, Operator.SAME, (place,))
+    here = ir.Index(value.dims, NARROW, ir.Form(((column, 1),)))
+    there = ir.Op(value.dims, NARROW, Operator.SAME, (cast_value(place, NARROW),))
     chosen = where(equal(Expr(here), Expr(there)), Expr(value), 0).value
     return ir.Reduce(load.dims, value.dtype, Kind.SUM, chosen, (column,))

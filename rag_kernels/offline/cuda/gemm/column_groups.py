@@ -21,16 +21,8 @@ def groups_in(contraction: Contraction) -> list[ir.Reduce]:
     return [v for v in every if isinstance(v, ir.Reduce) and v not in contraction.totals]
 
 
-def of_one_column(contraction: Contraction, printer: Printer, scope: Scope) -> None:
-    """Add to the scope what groups come to where a lane has one column."""
-    for group in groups_in(contraction):
-        value, name = printer.emit(group.arg, scope), printer.name()
-        scope.lines.append(f"const float {name} = {joined(group, value, contraction.grouped)};")
-        scope.known[group] = name
-
-
-def of_several_columns(contraction: Contraction, printer: Printer, scope: Scope, each: int, inside: str) -> list[str]:
-    """Return the statements that compute what groups come to where a lane has `each` neighbouring columns.
+def of_columns(contraction: Contraction, printer: Printer, scope: Scope, each: int, inside: str) -> list[str]:
+    """Return the statements that compute what groups come to where a lane has `each` columns of one.
 
     `scope` knows the sums of column `u`, and is told the groups; `inside` are the statements that tell its place.
     """

@@ -19,7 +19,7 @@ from rag_kernels.offline.codegen.loop_nest import Loop
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm.address_table import ROOM, can_step, steps_before, steps_each
-from rag_kernels.offline.cuda.gemm.column_groups import of_one_column
+from rag_kernels.offline.cuda.gemm.column_groups import of_columns
 from rag_kernels.offline.cuda.gemm.gemm import Kernel, Tile
 from rag_kernels.offline.cuda.gemm.tensor_core_text import BEGIN, EPILOGUE, LOOP, THREE
 from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
@@ -28,7 +28,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import FLOAT8, HALF, STORED_ONLY
 from rag_kernels.offline.ir.patterns import narrow_dtype, sixteen_bits, strip
 
-THREADS, LINE = 256, 32  # a line has so many words: 32 terms of fp32, or 64 of sixteen bits
+THREADS, WARP, LINE = 256, 32, 32  # a line has so many words: 32 terms of fp32, or 64 of sixteen bits
 FULL_SUMS, PROCESSORS = THREADS * 64, 132  # of a tile; of a device
 LEAST_DEPTH = 256  # of a part, as `parts_of` has it
 
@@ -294,11 +294,10 @@ class TensorKernel(Kernel):
         for total, after in zip(c.totals, ("", " + WIDE"), strict=False):
             scope.known[total] = f"tile[i * (COLUMNS + 8) + threadIdx.x % WIDE{after}]"
         if c.grouped:
-            of_one_column(c, self.printer, scope)
+            return self.groups()
         values = {b: self.printer.emit_stored(b, v, scope) for b, v in c.nest.region.stores.items()}
         places = {b: self.place(b) for b in values}
-        first = f"if (column % {c.grouped} == 0) " if c.grouped else ""
-        stores = [f"{first}{places[b]} = {v};" for b, v in values.items()]
+        stores = [f"{places[b]} = {v};" for b, v in values.items()]
         return [
             *EPILOGUE.splitlines(),
             f"const {kind} column = column0 + threadIdx.x % WIDE;",
@@ -308,6 +307,28 @@ class TensorKernel(Kernel):
             "  for (int i = threadIdx.x / WIDE; i < ROWS && row0 + i < rows; i += T / WIDE) {",
             f"    const {kind} row = row0 + i;",
             *indent(indent([*c.unflatten(c.rows, "row", kind), *scope.lines, *stores])),
+            "  }",
+            "}",
+        ]
+
+    def groups(self) -> list[str]:
+        """Return the epilogue that stores what groups of columns come to: a warp has a piece of a row at a time."""
+        c, kind, inner, scope = self.contraction, self.kind, self.contraction.columns[-1].var, Scope()
+        piece = max(c.grouped, WARP)
+        scope.known[c.total] = f"tile[i * (COLUMNS + 8) + at + u * {WARP}]"
+        lines = of_columns(c, self.printer, scope, piece // WARP, f"const {kind} {inner} = inner + u * {WARP};")
+        values = {b: self.printer.emit_stored(b, v, scope) for b, v in c.nest.region.stores.items()}
+        return [
+            *EPILOGUE.splitlines(),
+            f"for (int e = threadIdx.x / {WARP}; e < ROWS * (WIDE / {piece}); e += T / {WARP}) {{",
+            f"  const int i = e / (WIDE / {piece}), at = e % (WIDE / {piece}) * {piece} + threadIdx.x % {WARP};",
+            f"  const {kind} row = row0 + i, column = column0 + at;",
+            "  if (row >= rows || column >= columns) continue;  // all lanes, or none",
+            *indent([*c.unflatten(c.rows, "row", kind), *c.unflatten(c.columns, "column", kind)]),
+            f"  const {kind} inner = {inner};",
+            *indent(lines),
+            "  if (inner == 0) {",
+            *indent(indent([*scope.lines, *(f"{self.place(b)} = {v};" for b, v in values.items())])),
             "  }",
             "}",
         ]

@@ -46,9 +46,10 @@ def shape_for(kernel: WgmmaKernel) -> Shape:
     columns *= len(c.totals)
     rows, columns = (columns, rows) if turned else (rows, columns)
     depth = depth * itemsize // 2  # a term of fp32 takes the time of two of sixteen bits
+    group = 1 if turned else max(1, c.grouped)
     slab = 0 if c.second else LINE // itemsize if right.lanes_inside else STRIP // 2
     ways = {"registers": kernel.by_registers, "leaves": kernel.results is not None}
-    return best_shape(rows, columns, batches, depth, slab=slab, tail=has_tail(c), **ways)
+    return best_shape(rows, columns, batches, depth, slab=slab, tail=has_tail(c), group=group, **ways)
 
 
 def with_whole_lines(kernel: WgmmaKernel, shape: Shape) -> Shape:
@@ -502,6 +503,7 @@ def wgmma_kernel(
     stored = {kernel.printer.storage[b] for b in c.nest.region.stores}
     if numbers in HALF and stored <= {*HALF} and not c.grouped and made.wide_tail():
         made.results = results_of(c, made.tail_loads())
+    wanted = wanted if turned or not c.grouped or wanted[0] % 1000 % c.grouped == 0 else (0, *wanted[1:])
     made.shape = with_whole_lines(made, shape_of(wanted, shape_for(made)))
     made.adds = made.way_to_add()
     return made

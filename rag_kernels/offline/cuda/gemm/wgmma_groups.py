@@ -12,32 +12,33 @@ from typing import Literal
 from rag_kernels.offline.codegen.loop_nest import Access
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
-from rag_kernels.offline.cuda.gemm.column_groups import of_several_columns
+from rag_kernels.offline.cuda.gemm.column_groups import of_columns
 from rag_kernels.offline.cuda.gemm.wgmma import STRIP, WgmmaKernel
 from rag_kernels.offline.cuda.gemm.wgmma_tail import vector_loads
 
-# Where groups of columns are reduced that are as wide as a strip, four lanes have one, in registers as wgmma leaves it:
-# of each row eight columns in pairs. Lanes beyond the last row or column repeat the last that there is.
-GROUPS_OF_STRIPS = """\
+# Four lanes have a group of a row in registers, as wgmma leaves it: columns in pairs, eight apart. Lanes beyond the
+# last row or column repeat the last that there is. A warp that has not come together shuffles slowly.
+FROM_REGISTERS = """\
+__syncwarp();
 #pragma unroll
-for (int strip = 0; strip < BLOCKS * WIDE / STRIP; ++strip) {
-  const int block = (ALTERNATE ? 0 : mine * BLOCKS) + strip / (WIDE / STRIP);
+for (int part = 0; part < BLOCKS * WIDE / GROUP; ++part) {
+  const int block = (ALTERNATE ? 0 : mine * BLOCKS) + part / (WIDE / GROUP);
   const int top = row0 + block * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
-  const int from = column0 + strip % (WIDE / STRIP) * STRIP;
-  const KIND column = (from < columns ? from : columns - STRIP) + lane % 4 * 2;
+  const int from = column0 + part % (WIDE / GROUP) * GROUP;
+  const KIND column = (from < columns ? from : columns - GROUP) + lane % 4 * 2;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const KIND row = top + h * 8 < rows ? top + h * 8 : rows - 1;
     const bool leader = top + h * 8 < rows && from < columns && lane % 4 == 0;
-    float sum[8];
+    float sum[GROUP / 4];
 #pragma unroll
-    for (int u = 0; u < 8; ++u)
-      sum[u] = sums[strip / (WIDE / STRIP)][strip % (WIDE / STRIP) * (STRIP / 2) + u / 2 * 4 + h * 2 + u % 2];
+    for (int u = 0; u < GROUP / 4; ++u)
+      sum[u] = sums[part / (WIDE / GROUP)][part % (WIDE / GROUP) * (GROUP / 2) + u / 2 * 4 + h * 2 + u % 2];
 TAILS
   }
 }"""
 
-# Narrower ones go through shared memory as strips do, and the lanes of a warp have them together.
+# Narrow ones go through shared memory as strips do; lanes below the last row repeat it.
 JOINED = """\
 if (top < rows && from < columns) {
 #pragma unroll
@@ -62,11 +63,12 @@ class GroupsKernel(WgmmaKernel):
 
     @property
     def in_registers(self) -> bool:
-        """Return whether groups are as wide as a strip, and are taken from registers."""
-        return self.contraction.grouped == STRIP and not self.turned
+        """Return whether groups are taken from registers: those that are as wide as a strip."""
+        return self.contraction.grouped >= STRIP and not self.turned
 
     def strips(self) -> str:
-        return GROUPS_OF_STRIPS if self.in_registers else WgmmaKernel.strips(self)
+        group = str(self.contraction.grouped)
+        return FROM_REGISTERS.replace("GROUP", group) if self.in_registers else WgmmaKernel.strips(self)
 
     def way_to_add(self) -> Literal["in memory"]:
         return "in memory"
@@ -90,29 +92,31 @@ class GroupsKernel(WgmmaKernel):
         scope.known |= {place: f"float({name}{of})" for place, (name, _, _) in vectors.items()}
         scope.known |= {c.total: "sum[u]"}
         place = f"const {self.kind} {inner} = inner + {at};"
-        groups = of_several_columns(c, self.printer, scope, 8 if pairs else each, place)
+        groups = of_columns(c, self.printer, scope, c.grouped // 4 if pairs else each, place)
         values = {b: self.printer.emit_stored(b, v, scope) for b, v in stores.items()}
+        loads = self.pair_loads(vectors) if pairs else vector_loads(vectors)
         lines = [
             *c.unflatten(c.rows, "row", self.kind),
             *rows.lines,
             *c.unflatten(c.columns, "column", self.kind),
             f"const {self.kind} inner = {inner};",
-            *(pair_loads(vectors, f"const {self.kind} {inner} = inner + q * 8;") if pairs else vector_loads(vectors)),
+            *loads,
             *groups,
             "if (leader) {",
             *indent([*scope.lines, *(f"{self.place(b)} = {v};" for b, v in values.items())]),
             "}",
         ]
         if pairs:
-            return lines
+            return indent(lines)
         text = JOINED.replace("TAIL", "\n".join(indent(indent(lines))))
         return text.replace("NEXT", str(each)).replace("GROUP", str(c.grouped)).splitlines()
 
-
-def pair_loads(vectors: dict[str, tuple[str, str, Access]], at: str) -> list[str]:
-    """Return the statements that load what pairs of neighbours share: four pairs, of which `at` tells the place."""
-    lines = []
-    for place, (name, pair, _) in vectors.items():
-        each = [at, f"{name}[q] = *reinterpret_cast<const {pair}*>(&{place});"]
-        lines += [f"{pair} {name}[4];", "#pragma unroll", "for (int q = 0; q < 4; ++q) {", *indent(each), "}"]
-    return lines
+    def pair_loads(self, vectors: dict[str, tuple[str, str, Access]]) -> list[str]:
+        """Return the statements that load what pairs of neighbours share: all pairs that a lane has of a group."""
+        count, lines = self.contraction.grouped // 8, list[str]()
+        at = f"const {self.kind} {self.contraction.columns[-1].var} = inner + q * 8;"
+        for place, (name, pair, _) in vectors.items():
+            each = [at, f"{name}[q] = *reinterpret_cast<const {pair}*>(&{place});"]
+            lines += [f"{pair} {name}[{count}];", "#pragma unroll", f"for (int q = 0; q < {count}; ++q) {{"]
+            lines += [*indent(each), "}"]
+        return lines

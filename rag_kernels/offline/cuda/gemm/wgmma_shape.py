@@ -61,22 +61,25 @@ def best_shape(
     slab: int = 0,
     tail: bool = False,
     leaves: bool = False,
+    group: int = 1,
 ) -> Shape:
     """Return the shape that should take least time on an H200's processors, for terms of sixteen bits.
 
     Widths that fill a wave are looked at where a block can load `slab` lanes of the right factor at a time; 0: nowhere.
     `tail`: whether much is computed or loaded behind the sums; `leaves`: whether results leave by the copy engine.
+    Tiles are as wide as whole groups of columns.
     """
-    if leaves:
-        return leaving_shape(rows, columns, batches, depth, slab=slab, tail=tail)
     sizes = (rows, columns, batches, depth)
+    if leaves or (group > 1 and not registers and waves_of(PLAIN, *sizes[:3]) >= 1):
+        return leaving_shape(*sizes, slab=slab, tail=tail, group=group)
     if registers:
         filling = [s for s in FILLING_BY_REGISTERS if waves_of(s, *sizes[:3]) >= FULL]
-        return min((*BY_REGISTERS, *filling), key=lambda shape: time_of(shape, *sizes, registers=True))
-    best = min(SHAPES, key=lambda shape: time_of(shape, *sizes))
+        fit = [s for s in (*BY_REGISTERS, *filling) if s.columns % group == 0]
+        return min(fit, key=lambda shape: time_of(shape, *sizes, registers=True))
+    best = min((s for s in SHAPES if s.columns % group == 0), key=lambda shape: time_of(shape, *sizes))
     widths = [Shape(tall, wide, c, band=16 // c) for tall, every in WIDTHS.items() for wide in every for c in (2, 1)]
     fit = [s for s in widths if slab and s.columns // s.cluster % slab == 0 and waves_of(s, *sizes[:3]) >= FULL]
-    fit = [s for s in fit if s.cluster == 1 or rows > s.rows]
+    fit = [s for s in fit if s.columns % group == 0 and (s.cluster == 1 or rows > s.rows)]
     if not fit or depth < SHORTEST:
         return best
     other = min(fit, key=lambda shape: filled_time(shape, *sizes, tail=tail))
@@ -93,9 +96,13 @@ LEAVING = (
 JOINING = 3.4  # microseconds by which two parts of a depth meet in a cluster
 
 
-def leaving_shape(rows: int, columns: int, batches: int, depth: int, *, slab: int, tail: bool) -> Shape:
-    """Return the shape that should take least time where results of sixteen bits leave by the copy engine."""
-    fit = [s for s in LEAVING if s.columns // s.cluster % max(1, slab) == 0 and (s.cluster == 1 or rows > s.rows)]
+def leaving_shape(rows: int, columns: int, batches: int, depth: int, *, slab: int, tail: bool, group: int = 1) -> Shape:
+    """Return the shape that should take least time where results of sixteen bits leave by the copy engine.
+
+    A tile of which what groups come to is stored ends as soon.
+    """
+    whole = [s for s in LEAVING if s.columns // s.cluster % max(1, slab) == 0 and s.columns % group == 0]
+    fit = [s for s in whole if s.cluster == 1 or rows > s.rows]
     return min(fit, key=lambda shape: leaving_time(shape, rows, columns, batches, depth, tail=tail))
 
 
