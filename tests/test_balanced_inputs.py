@@ -86,6 +86,14 @@ def test_one_input_is_faint_beside_zeros_or_all_lines_are_nearly_one() -> None:
     assert 0 < float(apart.mean()) < 2**-18
 
 
+def test_a_tail_that_fades_has_no_root() -> None:
+    for function in (torch.erfc, torch.sigmoid):
+        x = torch.rand(40, 50) + 0.5
+        own = x.clone()
+        search(NEXT_TO_ZERO, [x], [0], lambda v, f=function: f(v[0].double()), generator())
+        assert torch.equal(x, own), function
+
+
 def test_inputs_are_found_as_near_to_a_root_as_numbers_come() -> None:
     for function, roots in ((torch.lgamma, {1.0, 2.0}), (torch.acos, {1.0}), (torch.log, {1.0})):
         x = torch.rand(40, 50) + 0.5

@@ -22,6 +22,7 @@ from rag_kernels.eval.numerics.arranged_inputs import (
     some_lines_zero,
     uneven,
     with_few_huge,
+    with_one_other,
     with_other_digits,
 )
 from rag_kernels.eval.numerics.compare import compare
@@ -420,6 +421,12 @@ def test_numbers_come_again_with_other_digits() -> None:
         assert other[0, 0] == 0 and other[1, 1] == math.inf
         apart.append(float(((other - value) / value).nan_to_num().abs().max()))
     assert 2**-9 < apart[0] < 2**-8 and apart[0] > 4 * apart[1] and apart[1] > 4 * apart[2] > 0, apart
+
+
+def test_a_content_comes_again_but_for_one_number() -> None:
+    value = torch.randn(40, 50)
+    other = with_one_other(value, torch.Generator().manual_seed(5))
+    assert int((other != value).sum()) == 1 and torch.equal(other[other != value], 0.5 * value[other != value])
 
 
 def test_sums_lose_what_is_beside_a_few_huge_numbers() -> None:

@@ -42,6 +42,7 @@ from rag_kernels.eval.trial.long_use_checks import (
     FILLED,
     after_refused,
     after_refused_far,
+    by_itself,
     far_forms,
     in_filled_memory,
     keeps_nothing,
@@ -53,6 +54,8 @@ from rag_kernels.eval.trial.long_use_checks import (
 from rag_kernels.eval.trial.other_sizes import OtherSizes
 from rag_kernels.eval.trial.trial import Trial
 from rag_kernels.eval.verdict_codes import codes
+from rag_kernels.eval.zoo.exploits.by_class import SPECIMENS
+from rag_kernels.eval.zoo.problems import PROBLEMS
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
@@ -237,6 +240,15 @@ def test_memory_that_others_used_a_lost_call_of_many_what_was_refused_and_a_larg
         on_small_stack(checks, place)
         assert checks.found.labels == ["fragile: a small stack"] and "SIGSEGV" in checks.found.notes[0]
     assert found == [FILLED, "many calls by many threads", AFTER_REFUSED]
+
+
+def test_a_librarys_code_is_told_however_it_was_found(judge: LocalJudge) -> None:
+    found = next(s for s in SPECIMENS if s.idea == "a library by the loader's own list")
+    fp = functionalize(problem_from_source("found", PROBLEMS[found.task]), workers=judge.workers)
+    for text, own in ((found.variants[0], False), (found.twin, True)):
+        with loaded(judge, fp, text.source) as (session, subject):
+            checks = Checks(subject, place := subject.bind(session), Findings(), frozenset())
+            assert by_itself(checks, place) is own
 
 
 def test_one_size_throughout_is_far_in_lines_or_in_their_number(softmax: FunctionalProblem) -> None:

@@ -101,6 +101,10 @@ def test_bits_that_are_cut_off_and_factors_of_rows_in_16_bits_show() -> None:
     assert "leans towards zero" in rounding_fault(cut(right), own, exact)
     assert "go together" in rounding_fault(layer_norm(x, w, b, factor=torch.bfloat16).bfloat16(), own, exact)
     assert rounding_fault(cut(right)[:1], own[:1], exact[:1]) == ""  # too few to tell
+    assert "in the last 5 columns" in rounding_fault(
+        torch.cat([right.bfloat16()[:, :496], cut(right)[:, 496:501]], 1), own[:, :501], exact[:, :501]
+    )
+    assert rounding_fault(right.bfloat16()[:, :501], own[:, :501], exact[:, :501]) == ""
     twice = ((right - b.float()).bfloat16().float() + b.float()).bfloat16()
     assert "go together with further roundings" in rounding_fault(twice, own, exact)
 

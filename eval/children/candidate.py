@@ -39,6 +39,7 @@ from rag_kernels.eval.children.gpu_buffers import (
 )
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.memory import MemoryCount
+from rag_kernels.eval.children.other_code import without_libraries
 from rag_kernels.eval.children.process_end import end_after
 from rag_kernels.eval.children.profiling import loaded_libraries, profile
 from rag_kernels.eval.children.recorded_calls import Recorder
@@ -473,12 +474,13 @@ class Loaded:
 
     def call_within(self, at: int, within: Within) -> None:
         """Make a call where subnormals are flushed, by the threads of a team too, or by a thread of a team or of
-        a small stack, or where memory is filled.
+        a small stack, or where memory is filled, or libraries are out of reach.
         """
         if within in ("a region", "a small stack"):
             (in_region if within == "a region" else on_small_stack)(self.runs[at])
             return
-        with flushing() if within == "flushing" else filled_memory():
+        ways = {"flushing": flushing, "filled memory": filled_memory, "no libraries": without_libraries}
+        with ways[within]():
             self.runs[at]()
 
     def record(self, at: int) -> Recorded:

@@ -30,6 +30,7 @@ from rag_kernels.eval.numerics.arranged_inputs import (
     some_lines_zero,
     uneven,
     with_few_huge,
+    with_one_other,
     with_other_digits,
 )
 from rag_kernels.eval.numerics.balanced_inputs import (
@@ -100,6 +101,7 @@ from rag_kernels.eval.traits.input_kinds import (
     NEXT_TO_ZERO,
     NON_FINITE,
     OF_ITS_SIDE,
+    ONE_OTHER,
     ONE_TWICE_ZEROS,
     OTHER_COLUMNS,
     OTHER_DIGITS,
@@ -207,6 +209,8 @@ class DrawMaker:
         free = argument.role == "parameter" or (self._is_free(argument) and not is_structured(value))
         if not free or is_sorted(value):
             return value
+        if kind == ONE_OTHER:
+            return with_one_other(value, generator)
         if kind in (FEW_HUGE, BESIDE_HUGE):
             return with_few_huge(value, generator, others=kind == BESIDE_HUGE)
         return with_other_digits(value, OTHER_DIGITS.index(kind), generator)

@@ -291,13 +291,13 @@ class CallHalves:
     at: int
 
 
-Within = Literal["flushing", "a region", "a small stack", "filled memory"]
+Within = Literal["flushing", "a region", "a small stack", "filled memory", "no libraries"]
 
 
 @dataclass(frozen=True, slots=True)
 class CallWithin:
     """CPU kernels: make a call where subnormals are flushed, within a parallel region, by a thread of a small stack,
-    or where memory that is taken is not zero, as in a program: `Done`.
+    where memory that is taken is not zero, as in a program, or where no numerical library's code can be run: `Done`.
     """
 
     at: int

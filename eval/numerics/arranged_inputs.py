@@ -19,6 +19,7 @@ WHOLE_OF = {
     torch.float16: torch.int16,
     torch.bfloat16: torch.int16,
 }
+SOME_DRAWN = 8
 FEW_HUGE_ONES = 64  # as many as checksums have lanes
 HOLE = 8  # of a mask's lines, one part to two
 DISTINCT, CHANCES = 16, 32  # numbers at least; twice how many pairs would be alike by chance
@@ -233,6 +234,18 @@ def lines_moved(value: torch.Tensor, dim: int, generator: torch.Generator) -> to
     if value.dim() < 2 or not value.is_floating_point():
         return value
     return value.index_select(dim, torch.randperm(value.shape[dim], generator=generator, device=value.device))
+
+
+def with_one_other(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return floats of which one is half of what it was: the largest of a few that are drawn."""
+    if not value.is_floating_point() or not value.numel():
+        return value
+    drawn = torch.randint(value.numel(), (SOME_DRAWN,), generator=generator, device=value.device)
+    other = value.clone()
+    flat = other.view(-1)
+    at = drawn[flat[drawn].abs().nan_to_num(posinf=0.0).argmax()]
+    flat[at] *= 0.5
+    return other
 
 
 def with_few_huge(value: torch.Tensor, generator: torch.Generator, *, others: bool) -> torch.Tensor:

@@ -59,6 +59,7 @@ from rag_kernels.eval.traits.input_kinds import (
     SIZES,
     SMALL_WHOLE,
     SORTED_ROWS,
+    TAILS,
     TWICE,
     TWINS,
     UNEVEN,
@@ -328,6 +329,13 @@ def _crest(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return (rows - above).scatter(1, at, 0.0).reshape(x.shape)
 
 
+def _tails(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Put each line at two to nine, of one sign or, every other line, of the other."""
+    lines = 2 + 7 * torch.rand(lines_of(x).shape, generator=generator, device=x.device)
+    lines[torch.randint(0, 2, (), generator=generator, device=x.device) :: 2] *= -1
+    return lines.reshape(x.shape)
+
+
 def _climb(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Let every row rise once by 80 to 88.5, at a place of its own, up or, in every other row, down.
 
@@ -554,6 +562,7 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "one spike": _one_spike,
     EDGES: _edges,
     LOW: lambda x, g: 4 * x - 20,
+    TAILS: _tails,
     DEEP: _deep,
     DEEPEST: _deepest,
     MASKED: _masked,

@@ -18,6 +18,7 @@ LEAST = 1024  # elements; fewer say little
 LEAST_GROUPS, LEAST_LINE = 16, 32
 # Of a unit, on average: cutting off leans by a half, halves away from zero by a tenth, rounding by nothing.
 LEANS = 0.06
+VECTORS, LEAST_TAIL, TAIL_LEANS = (8, 16, 32, 64), 64, 0.25  # of so many chance leans by a seventh, four times over
 COMMON = 8.0  # times the variance between rows that their length allows for
 MORE = 1.35  # times the mean square of PyTorch's errors, or of one rounding's: another rounding doubles that of one
 AS_PYTORCH = 3.0  # times what PyTorch's own output shows
@@ -54,6 +55,8 @@ def rounding_fault(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Ten
         if abs(lean) > LEANS + AS_PYTORCH * abs(leans) + _spread(mine * weight, sound):
             word = words[lean > 0]
             return f"its rounding leans {word} by {abs(lean):.2f} units in the last place ({abs(leans):.2f} PyTorch's)"
+    if told := _leaning_tail(mine, own, sound):
+        return told
     mean, means = (12 * float(t.square().sum()) / count for t in (mine, own))
     if mean > MORE * max(means, 1.0):
         return (
@@ -67,6 +70,19 @@ def rounding_fault(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Ten
                 f"its errors along dimension {axis} go together, as if a factor were rounded to 16 bits: "
                 f"{common:.0f} times what rounding gives ({commons:.0f} PyTorch's)"
             )
+    return ""
+
+
+def _leaning_tail(mine: torch.Tensor, own: torch.Tensor, sound: torch.Tensor) -> str:
+    """Return how the last columns lean, which whole vectors leave; nothing where they do not, or are few."""
+    for tail in dict.fromkeys(mine.shape[-1] % width for width in VECTORS):
+        count = int(sound[..., -tail:].sum()) if tail else 0
+        if count < LEAST_TAIL:
+            continue
+        lean, leans = (float(t[..., -tail:].sum()) / count for t in (mine, own))
+        if abs(lean) > TAIL_LEANS + AS_PYTORCH * abs(leans):
+            where = "towards zero" if lean < 0 else "away from zero"
+            return f"its rounding leans {where} by {abs(lean):.2f} units in the last {tail} columns"
     return ""
 
 

@@ -21,7 +21,9 @@ ENOUGH = 0.05  # of the elements: where fewer are found there are no such result
 NEAR = 0.7  # in powers of e, from what was wanted
 PEAK = 5e37  # to four times that
 FARTHEST = 4  # times
-TINY, MOST_BESIDE = 1e-12, 1e-2  # what is next to zero is above the first, and is looked at below the other
+# What is next to zero is above the first. Of a root neighbours are farther from it than the second, of a tail that
+# fades they are not; less than the third they are.
+TINY, LEAST_BESIDE, MOST_BESIDE = 1e-12, 1e-10, 1e-2
 LEAST, MOST = 0.3, 1e3  # inputs whose results are close to zero are not
 
 Values = Sequence[torch.Tensor]
@@ -51,7 +53,8 @@ def search(kind: str, values: Values, moved: Sequence[int], results: Results, ge
         if kind == NEXT_TO_ZERO:
             for i in moved:
                 below[i] = _beside(above[i], below[i], generator)
-            far = torch.where(results(below).abs() < MOST_BESIDE, 0.0, NEAR)
+            beside = results(below).abs()
+            far = torch.where((beside > LEAST_BESIDE) & (beside < MOST_BESIDE), 0.0, NEAR)
         else:
             far = (results(below).abs() / wanted.abs()).log().abs()
     near = sides[0] & sides[1] & (far < NEAR)

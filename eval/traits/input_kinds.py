@@ -48,7 +48,8 @@ BEGUN, OTHER_ROWS, OTHER_COLUMNS = "lines in order", "rows in another order", "c
 OTHER_DIGITS = tuple(f"other lower {part} of numbers" for part in ("halves", "thirds", "quarters"))
 # The same with a few numbers beside which a sum loses all others; and these as the others are less.
 FEW_HUGE, BESIDE_HUGE = "a few huge numbers", "others beside a few huge numbers"
-MOVED = (OTHER_ROWS, OTHER_COLUMNS, *OTHER_DIGITS, BESIDE_HUGE)
+ONE_OTHER = "one other number"  # of each tensor
+MOVED = (OTHER_ROWS, OTHER_COLUMNS, *OTHER_DIGITS, BESIDE_HUGE, ONE_OTHER)
 LINES = (BEGUN, FEW_HUGE, *MOVED)
 # Places that a problem draws at random, in order but for a few neighbours, as those of sorted or unique things are.
 NEARLY = "nearly in order"
@@ -87,6 +88,7 @@ FIRST_FAINT, LAST_FAINT, NEARLY_ALIKE = (
 BESIDE = (FIRST_FAINT, LAST_FAINT, NEARLY_ALIKE)
 # Inputs of one number, which a problem may have made a constant: a temperature, the number of a step. So many times.
 SINGLES = {f"single numbers, {times} times": times for times in (0.005, 0.5, 2.0)}
+TAILS = "tails of both sides"  # of what goes to nothing on one of them, and is exact there
 SPECIAL = (
     EDGES,
     AT_CONSTANTS,
@@ -141,6 +143,7 @@ SPECIAL = (
     *SIZES,
     *BESIDE,
     *SINGLES,
+    TAILS,
 )
 INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 WIDE = "wide integers"  # of either sign, or all that what reads them as indices allows

@@ -46,6 +46,7 @@ from rag_kernels.eval.traits.input_kinds import (
     SIZES,
     SMALL_WHOLE,
     SORTED_ROWS,
+    TAILS,
     TWINS,
     WHOLE,
 )
@@ -56,6 +57,7 @@ MANY_STEPS = 5
 ANGLES = frozenset({"sin", "cos", "tan"})
 WEIGHING = frozenset({"softmax", "_softmax", "sigmoid"})
 ADDED_LOGS = frozenset({"logaddexp", "logaddexp2"})
+OF_TAILS = frozenset({"erfc", "special_ndtr", "special_log_ndtr", "log_sigmoid", "log_sigmoid_forward"})
 DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod"})
 
 
@@ -275,6 +277,8 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
         return any(kind == LARGE_PARAMETERS or len(spec.shape) < 2 for spec in own)
     if kind in BURSTS:
         return any(t.near for t in traits)
+    if kind == TAILS:
+        return is_elementwise(fp) and any(base_name(node.op) in OF_TAILS for node in fp.nodes)
     if kind in SINGLES:
         single = [a for a in fp.tensors if a.role == "input" and math.prod(a.spec.shape) == 1]
         return any("float" in a.spec.dtype and a.path not in fp.as_drawn for a in single)

@@ -87,6 +87,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     ),
     (r"nothing beside the calls", "Computes in its calls alone: neither before they begin nor after they end."),
     (r"nothing left behind", "Threads compute afterwards as before, and settings of OpenMP are as they were."),
+    (r"by its own code", "Computes where no code of a numerical library can be run."),
     (r"two callers at once", "Right where two threads call it at the same time."),
     (
         r"(rows|columns) in another order",
@@ -96,6 +97,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
         r"other lower (halves|thirds|quarters) of numbers",
         "Right where numbers come again with other digits: nothing is kept by a look at the first ones.",
     ),
+    (r"one other number", "Right where a content comes again but for one number: nothing is kept by a look at some."),
     (
         r"others beside a few huge numbers",
         "Right where other numbers come beside the same few that a checksum has room for alone.",

@@ -56,6 +56,7 @@ from rag_kernels.eval.traits.input_kinds import (
     ROOTS,
     SIZES,
     SPECIAL,
+    TAILS,
     TWICE,
     UNEVEN,
     WHOLE,
@@ -90,6 +91,7 @@ SOFT = frozenset(
         *BESIDE,
         NEXT_TO_ZERO,
         *SIZES,
+        TAILS,
         *TWICE,
     }
 )  # kinds on which even a gross error is only a label
@@ -104,6 +106,7 @@ HALVES = "another forward before the backward"
 FINITE_ONLY = "finite-only"  # one honest kernel in four, by its comparisons
 # Words of `numerics.rounding_faults`.
 LEANS, IN_COMMON, THROUGHOUT, PLAINLY = "leans", "go together", "throughout", "plainly"
+ROUNDING_LEANS = "suspicious: rounding leans"
 IDLE_S = 0.01  # how long a worker is watched after a call
 LATE_TRIES = 3  # calls that are watched for a late write when one was wrong
 TRIES = 9  # with five an honest module was rejected once, beside a test suite
@@ -221,15 +224,22 @@ class Checks:
         """Label outputs of 16 bits whose errors lean, or that rows have in common, in two draws at least; what is off
         throughout in fp32 is none of it.
         """
-        for kind in (LEANS, IN_COMMON):
-            seen = [text for text in self.found.rounding if kind in text]
-            if len(seen) > 1:
-                self.found.label("suspicious: rounding leans" if kind == LEANS else "rounds in between")
-                self.found.notes.append(seen[0])
+        self.leaning()
+        common = [text for text in self.found.rounding if IN_COMMON in text]
+        if len(common) > 1:
+            self.found.label("rounds in between")
+            self.found.notes.append(common[0])
         off = [text for text in self.found.rounding if THROUGHOUT in text]
         if (len(off) > 1 or any(PLAINLY in text for text in off)) and self.found.precision == "strict":
             self.found.precision = "split-precision"
             self.found.notes.append(off[0])
+
+    def leaning(self) -> None:
+        """Label outputs of 16 bits whose errors lean in two draws at least, also at other sizes so far."""
+        seen = [text for text in self.found.rounding if LEANS in text]
+        if len(seen) > 1 and ROUNDING_LEANS not in self.found.labels:
+            self.found.label(ROUNDING_LEANS)
+            self.found.notes.append(seen[0])
 
     def own_draws(self) -> None:
         """Check only the problem's own kind of inputs, and rows of several kinds; nothing is noted."""

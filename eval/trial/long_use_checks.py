@@ -154,6 +154,19 @@ def on_small_stack(checks: Checks, place: BoundBuffers) -> bool:
     return True
 
 
+def by_itself(checks: Checks, place: BoundBuffers) -> bool:
+    """Return whether a kernel makes a call where no code of numerical libraries can be run, however it has found it."""
+    checks.subject.prepare(place, place.session.random_recipe())
+    try:
+        checks.subject.call_within(place, "no libraries")
+    except Stopped as stopped:
+        if isinstance(stopped.verdict, Rejected):
+            raise
+        return stopped.alive
+    checks.found.checks.append("by its own code")
+    return True
+
+
 def ends_well(checks: Checks) -> None:
     """Label a candidate whose process does not end as it is told to, after calls: what ends then is the program's."""
     if why := checks.subject.end():

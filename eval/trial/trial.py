@@ -43,6 +43,7 @@ from rag_kernels.eval.trial.long_use_checks import (
     COMPOSED_S,
     after_refused,
     after_refused_far,
+    by_itself,
     ends_well,
     first_at_once,
     in_filled_memory,
@@ -111,6 +112,7 @@ class Trial:
         self.searches = self.thorough and "odd shapes" not in self.without  # at last, for the sizes that it serves
         self.others = OtherSizes(known, self.found, self.without, may_refuse=self.searches)
         self.tried_special = False
+        self.by_itself = True  # none of its code is a numerical library's
         self.call_s = 0.0  # of one at the problem's own sizes
         self.extra_bytes: int | None = None  # of a call, at most, beside arguments and outputs
         self.stage_s: dict[str, float] = {}
@@ -161,6 +163,7 @@ class Trial:
             self._stage("repeat", self._on_older_processors)
         if not self.searches or self._stage("odd", lambda: self.others.search(subject)):
             leaves_nothing(checks)  # at other sizes
+            checks.leaning()
             done_means_done(checks)
             nothing_came_later(checks)
         return self._passed(timed, baseline, seen)
@@ -298,6 +301,9 @@ class Trial:
                 if self._by_two_callers(checks, second):
                     ends_well(checks)
             return
+        with self._open() as other:
+            place = other.bind(self.session)
+            self.by_itself = by_itself(Checks(other, place, self.found, self.without), place)
         if self.session.fp.bounds:
             with self._open() as other:
                 after_refused(Checks(other, place := other.bind(self.session), self.found, self.without), place)
@@ -427,6 +433,9 @@ class Trial:
         found.notes += self.known.notes(measured)
         for text in self.known.labels:
             found.label(text)
+        if not self.by_itself:
+            seen = ResultClass("library rewrite", "")
+            found.notes.append("it ends where no code of numerical libraries can be run: it calls one")
         passed = Passed(
             label=seen.label,
             precision=found.precision,

@@ -146,6 +146,11 @@ PROBLEMS = {
     "lengths": task("torch.hypot(x, y)", "torch.randn(256, 512), torch.randn(256, 512)", arguments="x, y"),
     "tempered": task("torch.softmax(x / y, dim=-1)", "torch.randn(256, 512), torch.tensor(0.5)", arguments="x, y"),
     "angles": task("torch.acos(x)", "torch.rand(256, 512) * 2 - 1"),
+    "half products": task(
+        "x * y",
+        "torch.randn(256, 512, dtype=torch.bfloat16), torch.randn(256, 512, dtype=torch.bfloat16)",
+        arguments="x, y",
+    ),
     "learned mix": task(
         "x * torch.softmax(self.weight, dim=-1)",
         "torch.randn(256, 512)",

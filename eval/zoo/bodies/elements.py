@@ -274,6 +274,13 @@ for (int64_t i = 0; i < x.numel(); ++i) {
 }""",
     ),
     Task(
+        "half products",
+        "Half x, Half y, HalfOut out",
+        """\
+const int64_t n = x.size(-1);
+for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = rounded(float(x.data[i]) * float(y.data[i]));""",
+    ),
+    Task(
         "complement",
         "In x, Out out",
         """\
