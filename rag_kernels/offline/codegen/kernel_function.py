@@ -144,6 +144,24 @@ SHORT = 64  # a reduced loop this short, but for products, is a number in the so
 FEW = 4096  # things of a batch that was written for at most SHORT: a variance of 30,000 had 130 times PyTorch's error
 
 
+def fix_heads(equal: Sequence[tuple[ir.Group, ir.Group]]) -> None:
+    """Make numbers of how many heads a width is split into, as the length of a head is one for attention's kernels.
+
+    Told the length alone, a kernel would cut another width into more or fewer heads than its module, which has as many
+    at each. Where a reshape leaves their number to PyTorch (-1), it is found from the width. `equal` has the loops of
+    what is stored with those that read it.
+    """
+    pairs = [(a, b) for one, other in equal for a, b in zip(ir.leaves(one), ir.leaves(other), strict=False)]
+    pairs = [(a, b) for a, b in pairs if a.size == b.size]
+    while found := [(a, b) for a, b in pairs if a.head != b.head]:
+        for a, b in found:
+            a.head = b.head = a.fixed = b.fixed = True
+    for part in {leaf for pair in pairs for leaf in pair if leaf.head}:
+        whole = part.whole
+        for beside in whole.parts[0].leaves() if whole and whole.parts and part in whole.parts[1].leaves() else ():
+            beside.fixed = beside.fixed or not beside.rest
+
+
 @dataclass(slots=True)
 class Sizes:
     """Declarations of all loop sizes, solved from tensor sizes; a size that cannot be solved is a number of this
@@ -174,6 +192,7 @@ class Sizes:
         """
         self.free = free
         external, internal = self.equations(function)
+        fix_heads(internal)
         plain = [r for r in function.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
         brief, batch = {leaf for r in plain for leaf in short_loops(r, short)}, batch_loops(function)
         numbers = brief - batch

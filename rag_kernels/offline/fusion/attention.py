@@ -242,7 +242,7 @@ class _Recogniser:
         v = laid_out(lowering, v, out | set(ir.leaves(found.keys)), columns)
         score = settled_score(lowering, found.score, found.scores, found.keys)
         for atom in ir.leaves((*found.depth, *columns)):
-            atom.fixed = True
+            atom.fixed = atom.head = True
         number = next(n for n in count() if f"attended{n}" not in lowering.specs)
         name, storage = f"attended{number}", node.outputs[0].dtype
         order = ir.leaves(a for g in value.dims for a in g)
@@ -264,7 +264,7 @@ class _Recogniser:
         self.done[site] = step
         lowering.steps.append(step)
         lowering.specs[name] = TensorSpec(tuple(a.size for a in order), storage)
-        new = {a: ir.Atom(a.size, a.fixed) for a in order}
+        new = {a: ir.Atom(a.size, a.fixed, a.head) for a in order}
         stored = tuple((new[a],) for a in order)
         index = tuple(ir.Form(((new[a], 1),)) for a in order)
         dims = tuple(tuple(new[a] for a in ir.leaves(g)) for g in value.dims)
