@@ -25,9 +25,9 @@ def worth_keeping(values: Iterable[ir.Value]) -> frozenset[ir.Value]:
     kept = set[ir.Value]()
     for place, (value, products) in enumerate(left):
         mine = products - kept
-        for other, others in left[place + 1 :]:
+        for other, others in left[place + 1 :] if mine else ():
             theirs = others - kept
-            if theirs != mine or outer_loops(other) != outer_loops(value):
+            if theirs & mine and (theirs != mine or outer_loops(other) != outer_loops(value)):
                 kept |= theirs & mine
     return frozenset(kept)
 
