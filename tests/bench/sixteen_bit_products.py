@@ -96,10 +96,10 @@ def get_init_inputs():
 
 
 def planned(form: str, dtype: str, sizes: tuple[int, int, int]) -> tuple[FunctionalProblem, Plan]:
-    """The problem at small sizes, and the text with the tile that the writer chooses at the real ones."""
+    """The problem with few terms, and the text with the tile that the writer chooses for all of them."""
     init, arguments, body = FORMS[form]
     m, n, k = sizes
-    small = {"m": min(m, 64), "n": 72, "k": 80, "one": 1}
+    small = {"m": m, "n": n, "k": 80, "one": 1}
     kind = STORED.get(dtype, dtype)
     inputs = ", ".join(
         f"torch.randn({_shape(text, small)}).to(torch.{_kind(text, kind)})" for text in arguments.values()
@@ -112,7 +112,7 @@ def planned(form: str, dtype: str, sizes: tuple[int, int, int]) -> tuple[Functio
     lanes = (n, m) if turned else (m, n)
     inside, tail = form in ("x @ y", "x.T @ y"), form.startswith("bias")
     depth, slab = (2 * k, 16) if tf32 else (k, 64 if inside else 16)
-    best = best_shape(*lanes, 1, depth, registers=tf32 and inside, slab=slab, tail=tail, leaves=not tf32)
+    best = best_shape(*lanes, 1, depth, registers=tf32 and inside, slab=slab, tail=tail, leaves=not tf32 and n % 8 == 0)
     turns = 2 if best.alternate else 1
     shape = best.rows * 1000 + best.columns
     few = columns_for(m, n)

@@ -23,7 +23,16 @@ from rag_kernels.offline.cuda.gemm import wgmma_text as text
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
 from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix, matrix_of, start_of_matrix
 from rag_kernels.offline.cuda.gemm.wgmma_leave import ROOM, Results, leave, pieces_for, results_of
-from rag_kernels.offline.cuda.gemm.wgmma_shape import JOINING, PLAIN, Shape, best_shape, shape_of, step_time, waves_of
+from rag_kernels.offline.cuda.gemm.wgmma_shape import (
+    HALF_OF_WAVE,
+    JOINING,
+    PLAIN,
+    Shape,
+    best_shape,
+    shape_of,
+    step_time,
+    waves_of,
+)
 from rag_kernels.offline.cuda.gemm.wgmma_tail import TailKernel, vector_loads
 from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
 from rag_kernels.offline.cuda.needs import SHORT_NAMES, Needs
@@ -153,10 +162,10 @@ class WgmmaKernel(TailKernel):
         return LINE * (self.shape.rows + self.shape.columns)
 
     def way_to_add(self) -> Literal["", "in memory", "in clusters"]:
-        """Return how parts of a depth are added up; "" where tiles fill the device, so that no depth is split."""
+        """Return how parts of a depth are added up; "" where two of each tile would find no room, and none is split."""
         c, s = self.contraction, self.shape
         of_left, of_right = map(c.count, self.lanes)
-        if waves_of(s, of_left, of_right * len(c.totals), c.count(c.batches)) >= 1:
+        if waves_of(s, of_left, of_right * len(c.totals), c.count(c.batches)) > HALF_OF_WAVE:
             return ""
         fits = s.rows * s.columns * 4 <= self.stages * self.stage
         return "in clusters" if s.cluster == 1 and fits else "in memory"

@@ -34,6 +34,7 @@ class Shape:
 PLAIN = Shape(128, 128)
 WIDTHS = {128: (224, 192, 160, 96), 256: (192, 160, 128, 96)}  # rows of a tile, and columns by which it fills a wave
 FULL, SHORTEST = 0.7, 128  # how much of a wave is full at least, and terms
+HALF_OF_WAVE = 0.5
 PROCESSORS = 132
 MARGIN = 0.95  # a tile of such a width is taken where it should need so much less: as far as the model errs
 SHAPES = (
@@ -77,6 +78,8 @@ def best_shape(
         fit = [s for s in (*BY_REGISTERS, *filling) if s.columns % group == 0]
         return min(fit, key=lambda shape: time_of(shape, *sizes, registers=True))
     best = min((s for s in SHAPES if s.columns % group == 0), key=lambda shape: time_of(shape, *sizes))
+    if slab and group == 1 and waves_of(best, *sizes[:3]) <= HALF_OF_WAVE:
+        return leaving_shape(*sizes, slab=slab, tail=tail)  # two blocks of a cluster may have half of the depth each
     widths = [Shape(tall, wide, c, band=16 // c) for tall, every in WIDTHS.items() for wide in every for c in (2, 1)]
     fit = [s for s in widths if slab and s.columns // s.cluster % slab == 0 and waves_of(s, *sizes[:3]) >= FULL]
     fit = [s for s in fit if s.columns % group == 0 and (s.cluster == 1 or rows > s.rows)]
@@ -93,6 +96,7 @@ LEAVING = (
     *(Shape(128, wide, c, alternate=True, band=16 // c) for wide in (192, 128) for c in (2, 1)),
     *(Shape(tall, wide, alternate=True) for tall, wide in ((64, 128), (128, 64), (64, 256), (64, 64))),
 )
+MOST_WITH_TAIL = 320  # columns of 64 rows of which a group has the sums, and registers left for what is made of them
 JOINING = 3.4  # microseconds by which two parts of a depth meet in a cluster
 
 
@@ -103,6 +107,7 @@ def leaving_shape(rows: int, columns: int, batches: int, depth: int, *, slab: in
     """
     whole = [s for s in LEAVING if s.columns // s.cluster % max(1, slab) == 0 and s.columns % group == 0]
     fit = [s for s in whole if s.cluster == 1 or rows > s.rows]
+    fit = [s for s in fit if not tail or s.blocks * s.columns <= MOST_WITH_TAIL]
     return min(fit, key=lambda shape: leaving_time(shape, rows, columns, batches, depth, tail=tail))
 
 
@@ -122,7 +127,7 @@ def leaving_time(shape: Shape, rows: int, columns: int, batches: int, depth: int
     """
     waves, steps = waves_of(shape, rows, columns, batches), -(-depth // 64)
     part, step = shape.rows * shape.columns / 32768, step_time(shape)
-    stored = 0.2 + 1.44 * part
+    stored = 0.2 + 1.44 * part + (0.2 if shape.groups == 3 else 0.0)
     best = float("inf")
     for parts in (1, 2):
         turns, chunk = math.ceil(waves * parts), -(-steps // parts)
@@ -131,7 +136,7 @@ def leaving_time(shape: Shape, rows: int, columns: int, batches: int, depth: int
         each = chunk * step
         body = max(each, (each + 5.5 * part + 0.3) / 2) * turns + stored if shape.alternate else (each + stored) * turns
         body += (6.4 if shape.alternate else 4.7) * part * turns if tail else 0.0
-        added = 0.0 if parts == 1 else JOINING if shape.cluster == 1 else 12 * part
+        added = 0.0 if parts == 1 else JOINING if shape.cluster == 1 else (14 if shape.alternate else 16) * part
         best = min(best, 6.5 + body + 0.4 * part + added + (1.5 if shape.cluster > 1 else 0.0))
     return best
 
