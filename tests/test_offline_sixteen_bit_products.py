@@ -239,8 +239,8 @@ FEW = {
         halved(
             Case(
                 "return torch.einsum('bqhd,bkhd->bhqk', x, y) * 0.5",
-                "torch.randn(2, 24, 3, 72)",
-                "torch.randn(2, 56, 3, 72)",
+                "torch.randn(2, 24, 3, 136)",
+                "torch.randn(2, 56, 3, 136)",
             ),
             "float16",
         ),
