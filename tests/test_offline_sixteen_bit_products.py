@@ -275,6 +275,9 @@ def test_tiles_follow_sizes_and_can_be_tuned() -> None:
     assert math.prod(best(1024, 1024, 1024)) < math.prod(best(1024, 1024, 16384))
     filled = best_shape(4096, 1152, 1, 4608, slab=16)
     assert (filled.rows, filled.columns) == (256, 160)  # 128 tiles for 132 processors, not 160 or 288
+    leaving = best_shape(4096, 1152, 1, 4608, slab=16, leaves=True)
+    assert (leaving.rows, leaving.columns, leaving.groups) == (192, 192, 3)  # 132 tiles
+    assert best_shape(64, 4096, 1, 4096, slab=16, leaves=True).rows == 64
     assert best_shape(4096, 1152, 1, 4608, slab=64).columns % 64 == 0
     assert best_shape(8192, 8192, 1, 8192, slab=16) == best_shape(8192, 8192, 1, 8192)
     case, dtype, parameters = HOPPER["rows and columns"]
@@ -282,6 +285,22 @@ def test_tiles_follow_sizes_and_can_be_tuned() -> None:
     assert plan is not None and parameters_in(plan.candidate.source, "cuda") == parameters
     others = list(neighbours(parameters, plan.schedules))
     assert {p.shape for p in others} > {128256, 64128} and {p.clusters for p in others} == {1, 2}
+
+
+def test_a_text_for_many_tiles_splits_no_depth() -> None:
+    """What would never run takes registers of what does."""
+    few, many = (
+        write(
+            functional(
+                name, halved(Case("return x @ y", f"torch.randn({rows}, 16)", "torch.randn(16, 2048)"), "float16")
+            ),
+            CudaParameters(products=2, shape=128256, clusters=1, turns=1),
+        )
+        for name, rows in (("few", 128), ("many", 2048))
+    )
+    assert few is not None and "tma_cluster_parts(all" in few.candidate.source
+    assert many is not None and "parts = 1;" in many.candidate.source
+    assert "tma_cluster_parts(all" not in many.candidate.source
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
