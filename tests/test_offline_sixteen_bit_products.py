@@ -40,6 +40,11 @@ HOPPER = {
         "float16",
         CudaParameters(products=2, shape=256192, turns=1),
     ),
+    "a third of lanes side by side": (
+        Case("return x @ y", "torch.randn(400, 136)", "torch.randn(136, 392)"),
+        "float16",
+        CudaParameters(products=2, shape=192192, clusters=2, turns=1),
+    ),
     "left alone lies by lanes": (
         Case("return x.t() @ y.t() + 1", "torch.randn(72, 160)", "torch.randn(136, 72)"),
         "bfloat16",

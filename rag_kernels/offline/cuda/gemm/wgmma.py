@@ -62,10 +62,16 @@ def shape_for(kernel: WgmmaKernel) -> Shape:
 
 
 def with_whole_lines(kernel: WgmmaKernel, shape: Shape) -> Shape:
-    """Return a shape, or another one where a pair's half of its columns would be no whole lines, which are brought."""
-    matrix = kernel.second
-    parted = matrix is not None and matrix.lanes_inside and shape.columns // 2 % kernel.slab != 0
-    return replace(shape, rows=min(shape.rows, 128), columns=2 * kernel.slab) if parted else shape
+    """Return a shape, or another one where a block would bring parts of lines: these come whole.
+
+    It has half of a pair's columns, or of a cluster's.
+    """
+    assert kernel.right
+    if not kernel.right.lanes_inside:
+        return shape
+    if kernel.second and shape.columns // 2 % kernel.slab:
+        return replace(shape, rows=min(shape.rows, 128), columns=2 * kernel.slab)
+    return replace(shape, cluster=1) if shape.columns // shape.cluster % kernel.slab else shape
 
 
 def has_tail(contraction: Contraction) -> bool:
