@@ -107,7 +107,7 @@ def leaving_shape(rows: int, columns: int, batches: int, depth: int, *, slab: in
     """
     whole = [s for s in LEAVING if s.columns // s.cluster % max(1, slab) == 0 and s.columns % group == 0]
     fit = [s for s in whole if s.cluster == 1 or rows > s.rows]
-    fit = [s for s in fit if not tail or s.blocks * s.columns <= MOST_WITH_TAIL]
+    fit = [s for s in fit if not tail or group > 1 or s.blocks * s.columns <= MOST_WITH_TAIL]
     return min(fit, key=lambda shape: leaving_time(shape, rows, columns, batches, depth, tail=tail))
 
 
