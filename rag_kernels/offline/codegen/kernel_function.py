@@ -148,8 +148,8 @@ def fix_heads(equal: Sequence[tuple[ir.Group, ir.Group]]) -> None:
     """Make numbers of how many heads a width is split into, as the length of a head is one for attention's kernels.
 
     Told the length alone, a kernel would cut another width into more or fewer heads than its module, which has as many
-    at each. Where a reshape leaves their number to PyTorch (-1), it is found from the width. `equal` has the loops of
-    what is stored with those that read it.
+    at each. (A form does not tell whether its module names the number of heads or their length; the kernel refuses
+    other widths of both.) `equal` has the loops of what is stored with those that read it.
     """
     pairs = [(a, b) for one, other in equal for a, b in zip(ir.leaves(one), ir.leaves(other), strict=False)]
     pairs = [(a, b) for a, b in pairs if a.size == b.size]
@@ -159,7 +159,7 @@ def fix_heads(equal: Sequence[tuple[ir.Group, ir.Group]]) -> None:
     for part in {leaf for pair in pairs for leaf in pair if leaf.head}:
         whole = part.whole
         for beside in whole.parts[0].leaves() if whole and whole.parts and part in whole.parts[1].leaves() else ():
-            beside.fixed = beside.fixed or not beside.rest
+            beside.fixed = True
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ def own(lowering: Lowering, value: ir.Value) -> ir.Value:
         while atom.alias:
             atom = atom.alias
         if atom not in copies:
-            copies[atom] = new = ir.Atom(atom.size, atom.fixed, atom.head, atom.rest)
+            copies[atom] = new = ir.Atom(atom.size, atom.fixed, atom.head)
             if atom.parts:
                 new.parts = (copy(atom.parts[0]), copy(atom.parts[1]))
                 new.parts[0].whole = new.parts[1].whole = new

@@ -33,7 +33,6 @@ class Atom:
     size: int
     fixed: bool = False  # a number of the problem (heads, groups), not a size that varies with the input
     head: bool = False  # a number by what kernels of attention need, and so is into how many of it a width is split
-    rest: bool = False  # what a reshape left PyTorch to find (-1), which varies beside such a number
     window: bool = False  # runs inside a pooling window
     most: int = 0  # steps that a kernel serves, at least one; 0: any number
     along: Along | None = None  # how long it is by what it runs along, whatever the size of that
@@ -485,7 +484,7 @@ class Loops:
                 raise Unfusable("one loop would serve two dimensions")
         self.users.setdefault(a, []).extend(users)
         b.alias = a
-        a.fixed, a.head, a.rest = a.fixed or b.fixed, a.head or b.head, a.rest or b.rest
+        a.fixed, a.head = a.fixed or b.fixed, a.head or b.head
         a.also += (*([b.along] if a.along and b.along else []), *b.also)
         a.along = a.along or b.along
         a.most = min(a.most or b.most, b.most or a.most)

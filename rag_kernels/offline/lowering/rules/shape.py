@@ -23,13 +23,8 @@ from rag_kernels.offline.lowering.rules.pool import windows_along
 
 
 def reshape(lowering: Lowering, node: Node) -> ir.Value:
-    """Return the value in its new shape. A part of a dimension that is found from the others is told as such."""
-    value = lowering.view(lowering.value(given(node, 0)), node.outputs[0].shape)
-    asked = given(node, 1)
-    for size, group in zip(asked if isinstance(asked, tuple) else (), value.dims, strict=False):
-        if size == -1 and len(group) == 1:
-            group[0].rest = True
-    return value
+    value, shape = lowering.value(given(node, 0)), node.outputs[0].shape
+    return lowering.view(value, shape)
 
 
 BITS = {
