@@ -120,9 +120,14 @@ def put_beside(kind: str, inputs: Sequence[torch.Tensor], generator: torch.Gener
 
 
 def any_size(own: torch.Tensor, generator: torch.Generator, *, least: float, most: float) -> torch.Tensor:
-    """Return a tensor whose lines are each of about one size, of any power of ten between these; the signs stay."""
+    """Return a tensor whose lines are each of about one size, any power of ten between these, or go through all of
+    them; the signs stay.
+    """
     lines = lines_of(own)
-    drawn = torch.rand((2, len(lines), 1), generator=generator, device=own.device, dtype=torch.float64)
+    place = torch.rand((len(lines), 1), generator=generator, device=own.device, dtype=torch.float64).repeat(
+        1, lines.shape[1]
+    )
+    place[1::2] += torch.arange(lines.shape[1], device=own.device) / lines.shape[1]
     near = 1 + 0.01 * torch.rand(lines.shape, generator=generator, device=own.device)
-    power = least + (most - least) * drawn[0]
+    power = least + (most - least) * (place % 1)
     return (torch.where(lines < 0, -1.0, 1.0) * near * 10**power).reshape(own.shape).to(own.dtype)

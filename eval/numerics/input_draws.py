@@ -168,7 +168,7 @@ def redraw(
         return (own * 10**power).to(own.dtype)
     if kind in SIZES:  # of its own sign
         most = MOST_POWER.get(dtype or own.dtype, 37.0)
-        return any_size(own, generator, least=-most, most=most if kind == ANY_SIZE else -most / 2)
+        return any_size(own, generator, least=-most, most=0.8 * most if kind == ANY_SIZE else -most / 2)
     normal = torch.randn(own.shape, generator=generator, device=own.device)
     if kind == WHOLE:  # of its own sign
         size = normal.abs().mul(40).ceil()

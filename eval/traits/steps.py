@@ -289,6 +289,8 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
     if kind in BALANCED:
         return _may_balance(fp, kind)
     if kind in SIZES:  # products of lines mix their sizes, and beyond fp64 nothing says what is right
+        if any(a.spec.dtype in ("bfloat16", "float16") for a in fp.tensors):  # sums of which may overflow or not
+            return False
         mixes = any(t.cost in ("product", "recurrent") or t.near for t in traits)
         return not mixes and (is_elementwise(fp) or all(s.dtype != "float64" for s in fp.outputs))
     if kind == SIDES:
