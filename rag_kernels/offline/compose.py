@@ -48,6 +48,7 @@ from rag_kernels.offline.graph.decompositions import with_decompositions
 from rag_kernels.offline.graph.gates import with_gates_apart
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.graph.row_statistics import with_row_statistics
+from rag_kernels.offline.graph.small_numbers import tells_small_from_zero
 from rag_kernels.offline.graph.training_step import EVERYTHING, NOTHING, halves
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
@@ -365,6 +366,7 @@ def composed_body(made: Planned, *, begun: int = 0) -> Body:
     lines: list[str] = []
     returned: set[str] = set()  # buffers that may be non-contiguous: whatever the library returned
     readers = Counter(buffer for step in steps for buffer in reads(step))
+    gradual = tells_small_from_zero(fp)  # looks through the whole graph
     for run in grouped(steps):
         if isinstance(run, Library):
             call = foreign_call(run.node, fp, returned) if is_foreign(run.node) else [library_call(run, fp, specs)]
@@ -372,7 +374,7 @@ def composed_body(made: Planned, *, begun: int = 0) -> Body:
             returned.add(run.node.name)
             continue
         needed = needed_after(run, readers, results)
-        f = part_function(fp, f"part_{begun + len(functions)}", run, needed, specs)
+        f = part_function(fp, f"part_{begun + len(functions)}", run, needed, specs, gradual=gradual)
         functions.append(f)
         known = {b for other in functions[:-1] for b in other.outputs}  # of a growing concatenation
         shapes = shapes_made(f)

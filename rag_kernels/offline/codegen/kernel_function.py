@@ -99,11 +99,17 @@ def held_by_module(fp: FunctionalProblem) -> frozenset[str]:
 
 
 def part_function(
-    fp: FunctionalProblem, name: str, regions: Sequence[Region], needed: set[str], specs: dict[str, TensorSpec]
+    fp: FunctionalProblem,
+    name: str,
+    regions: Sequence[Region],
+    needed: set[str],
+    specs: dict[str, TensorSpec],
+    *,
+    gradual: bool,
 ) -> Function:
     """Return a function of the composed tier, with only the buffers and numbers that these regions use.
 
-    `needed` buffers are outputs; the others that the regions write are scratch memory.
+    `needed` buffers are outputs; the others that the regions write are scratch memory. `gradual` is as of the function.
     """
     written = list(dict.fromkeys(b for r in regions for b in r.written))
     outputs = tuple(b for b in written if b in needed)
@@ -113,8 +119,8 @@ def part_function(
     scratch = tuple(b for b in written if b not in outputs)
     named = dict.fromkeys([*inputs, *written, *(b for r in regions for b in r.stores)])
     known = {b: specs[b] for b in named if b in specs}
-    held, exact = held_by_module(fp), (owes_half(fp), tells_small_from_zero(fp))
-    return Function(name, inputs, outputs, scratch, tuple(regions), known, order, held, *exact)
+    held, near = held_by_module(fp), owes_half(fp)
+    return Function(name, inputs, outputs, scratch, tuple(regions), known, order, held, near, gradual)
 
 
 def short_loops(region: Region, most: int) -> set[ir.Atom]:
