@@ -283,6 +283,8 @@ def test_tiles_follow_sizes_and_can_be_tuned() -> None:
     leaving = best_shape(4096, 1152, 1, 4608, slab=16, leaves=True)
     assert (leaving.rows, leaving.columns, leaving.groups) == (192, 192, 3)  # 132 tiles
     assert best_shape(64, 4096, 1, 4096, slab=16, leaves=True).rows == 64
+    deep = best_shape(256, 256, 1, 524288, slab=64, leaves=True)  # which clusters of eight would bring four times
+    assert (deep.rows, deep.columns, deep.cluster) == (128, 128, 2)
     assert best_shape(4096, 1152, 1, 4608, slab=64).columns % 64 == 0
     assert best_shape(8192, 8192, 1, 8192, slab=16) == best_shape(8192, 8192, 1, 8192)
     case, dtype, parameters = HOPPER["rows and columns"]

@@ -35,6 +35,7 @@ PLAIN = Shape(128, 128)
 WIDTHS = {128: (224, 192, 160, 96), 256: (192, 160, 128, 96)}  # rows of a tile, and columns by which it fills a wave
 FULL, SHORTEST = 0.7, 128  # how much of a wave is full at least, and terms
 HALF_OF_WAVE = 0.5
+FEWER_PARTS = 0.8  # of the time that clusters need, pairs of blocks should need less
 PROCESSORS = 132
 MARGIN = 0.95  # a tile of such a width is taken where it should need so much less: as far as the model errs
 SHAPES = (
@@ -72,14 +73,16 @@ def best_shape(
     """
     sizes = (rows, columns, batches, depth)
     if leaves or (group > 1 and not registers and waves_of(PLAIN, *sizes[:3]) >= 1):
-        return leaving_shape(*sizes, slab=slab, tail=tail, group=group)
+        leaving = leaving_shape(*sizes, slab=slab, tail=tail, group=group)
+        return leaving if group > 1 else or_pairs(leaving, sizes)
     if registers:
         filling = [s for s in FILLING_BY_REGISTERS if waves_of(s, *sizes[:3]) >= FULL]
         fit = [s for s in (*BY_REGISTERS, *filling) if s.columns % group == 0]
         return min(fit, key=lambda shape: time_of(shape, *sizes, registers=True))
     best = min((s for s in SHAPES if s.columns % group == 0), key=lambda shape: time_of(shape, *sizes))
     if slab and group == 1 and waves_of(best, *sizes[:3]) <= HALF_OF_WAVE:
-        return leaving_shape(*sizes, slab=slab, tail=tail)  # two blocks of a cluster may have half of the depth each
+        # Blocks of a cluster may have parts of the depth each.
+        return or_pairs(leaving_shape(*sizes, slab=slab, tail=tail), sizes)
     widths = [Shape(tall, wide, c, band=16 // c) for tall, every in WIDTHS.items() for wide in every for c in (2, 1)]
     fit = [s for s in widths if slab and s.columns // s.cluster % slab == 0 and waves_of(s, *sizes[:3]) >= FULL]
     fit = [s for s in fit if s.columns % group == 0 and (s.cluster == 1 or rows > s.rows)]
@@ -88,6 +91,14 @@ def best_shape(
     other = min(fit, key=lambda shape: filled_time(shape, *sizes, tail=tail))
     sooner = filled_time(other, *sizes, tail=tail) < MARGIN * filled_time(best, *sizes, tail=tail)
     return other if sooner else best
+
+
+def or_pairs(joining: Shape, sizes: tuple[int, int, int, int]) -> Shape:
+    """Return a shape whose clusters add up few parts of the depth, or for few tiles of a long one pairs of blocks,
+    which add up to 32 in memory."""
+    best = min(SHAPES, key=lambda shape: time_of(shape, *sizes))
+    few = best.cluster > 1 and waves_of(best, *sizes[:3]) <= HALF_OF_WAVE
+    return best if few and time_of(best, *sizes) < FEWER_PARTS * time_of(joining, *sizes) else joining
 
 
 WIDE = {128: (256, 224, 192, 160, 128, 96), 192: (192,), 256: (192, 160, 128)}
