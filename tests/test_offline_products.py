@@ -14,10 +14,11 @@ from support.generated_kernels import Case, functional, worst_ratio
 from support.product_cases import CASES
 
 from rag_kernels.offline import compose
-from rag_kernels.offline.compose import write
+from rag_kernels.offline.compose import first_plans, write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.fusion.parts import Split
+from rag_kernels.offline.tuning import HOPPER, starting_parameters
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -115,3 +116,10 @@ def test_no_nest_runs_over_more_than_it_computes(tmp_path: Path) -> None:
     assert sum("products of" in what for _, what in notes) == 4, notes
     rows = re.search(r"const int64_t (n\d+) = (?:48|x\.size\(0\));", plan.candidate.source)
     assert rows and not any(what.endswith(f"x {rows[1]} elements") for _, what in notes), notes
+
+
+def test_rows_behind_a_product_are_rows_as_it_is_stored() -> None:
+    """Their columns lie side by side, whichever way the product's factors lie: no parts of columns are made of them."""
+    case = Case("return torch.softmax(F.gelu(x @ y.T), -1)", "torch.randn(1024, 64)", "torch.randn(8192, 64)")
+    plan = next(first_plans(functional("rows_behind", case), starting_parameters("cuda", HOPPER)))
+    assert len(plan.schedules) == 2 and plan.schedules[0] == "product", plan.schedules

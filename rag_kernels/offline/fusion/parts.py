@@ -37,19 +37,38 @@ def is_column(value: ir.Reduce) -> bool:
 
     What all sums read alike, a factor for each of their elements, may lie as it does; where nothing else is summed
     they are sums over pairs, whose other half is each sum's own. A convolution's window moves along with what it makes.
-    A sum of all there is has no others beside it, whatever its elements are sums of themselves.
+    A sum of all there is has no others beside it, whatever its elements are sums of themselves. A product lies as its
+    results do.
     """
     if not any(ir.leaves(group) for group in value.dims):
         return False
     over = set(ir.leaves(value.over))
-    taps = {a for v in ir.walk(value.arg) if isinstance(v, ir.Reduce) for a in ir.leaves(v.over)} - over
-    loads = [v for v in ir.walk(value.arg) if isinstance(v, ir.Load)]
-    summed = [v for v in loads if ir.tree_atoms(v) & over]
-    own = [v for v in summed if not ir.tree_atoms(v) <= over]
+    inside = list(ir.walk(value.arg, enter=lambda v: not is_product(v)))
+    taps = {a for v in inside if isinstance(v, ir.Reduce) for a in ir.leaves(v.over)} - over
+    read = [v for v in inside if isinstance(v, ir.Load) or is_product(v)]
+    summed = [v for v in read if atoms_of(v) & over]
+    own = [v for v in summed if not atoms_of(v) <= over]
     if not own:
-        return any(ir.tree_atoms(v) for v in loads if v not in summed)
-    last = [next((f for f in reversed(v.index) if not isinstance(f, ir.Form) or f.terms), None) for v in own]
-    return all(isinstance(f, ir.Form) and innermost_of(f, taps) not in over for f in last)
+        return any(atoms_of(v) for v in read if v not in summed)
+    return all(last is not None and last not in over for last in (last_of(v, taps) for v in own))
+
+
+def is_product(value: ir.Value) -> bool:
+    """Return whether a value is a product in tiles, which is stored before anything sums it."""
+    return isinstance(value, ir.Reduce) and bool(tile_of(value))
+
+
+def atoms_of(read: ir.Value) -> set[ir.Atom]:
+    """Return the loops that say which element of a tensor, or of a product, is read."""
+    return set(key_of(read)[0]) if isinstance(read, ir.Reduce) else set(ir.tree_atoms(read))
+
+
+def last_of(read: ir.Value, taps: set[ir.Atom]) -> ir.Atom | None:
+    """Return the loop along which what is read lies side by side; None where its place is computed."""
+    if not isinstance(read, ir.Load):
+        return ir.leaves(a for group in read.dims for a in group)[-1]
+    form = next((f for f in reversed(read.index) if not isinstance(f, ir.Form) or f.terms), None)
+    return innermost_of(form, taps) if isinstance(form, ir.Form) else None
 
 
 def innermost_of(form: ir.Form, taps: set[ir.Atom]) -> ir.Atom:
