@@ -328,7 +328,9 @@ def test_the_head_of_a_kernel_stays_and_its_problem_has_a_roof(address: str, win
     assert 0 <= box["y"] < 200 and "2.00×" in page.locator(".rk-head").inner_text()
     page.goto(f"{address}/problem?id={problem().problem.id}")
     page.locator(".rk-best a", has_text=show.short(CHILD.id)).wait_for(timeout=30_000)
-    assert page.locator("svg[aria-label=Roofline] a").count() == 2  # one for each kernel
+    points = page.locator("svg[aria-label=Roofline] a")
+    points.first.wait_for(state="attached", timeout=30_000)
+    assert points.count() == 2  # one for each kernel
     page.close()
 
 
