@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 DEMO ?= examples/layernorm_gelu.py
-# Three files at a time keep two cores busy (15:25 for all; with four 16:18, with two cores wait for children).
+# Three files at a time keep two cores busy (13:14 for all; of an earlier suite 15:25, with four 16:18, with two cores wait for children).
 # Those that take long come first (tests/conftest.py).
 # What failed is tried once more, and said: on a busy machine a process that should have been quick was not.
 PYTEST ?= -n 3 --dist loadfile --no-loadscope-reorder --reruns 1 -rR
