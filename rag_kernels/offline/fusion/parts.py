@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rag_kernels.offline.fusion.loops import key_of
+from rag_kernels.offline.fusion.loops import key_of, loops_of
 from rag_kernels.offline.fusion.products import is_half, tile_of
 from rag_kernels.offline.ir import values as ir
 
@@ -66,7 +66,7 @@ def atoms_of(read: ir.Value) -> set[ir.Atom]:
 def last_of(read: ir.Value, taps: set[ir.Atom]) -> ir.Atom | None:
     """Return the loop along which what is read lies side by side; None where its place is computed."""
     if not isinstance(read, ir.Load):
-        return ir.leaves(a for group in read.dims for a in group)[-1]
+        return loops_of(read)[-1]
     form = next((f for f in reversed(read.index) if not isinstance(f, ir.Form) or f.terms), None)
     return innermost_of(form, taps) if isinstance(form, ir.Form) else None
 
