@@ -17,10 +17,12 @@ from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, halved, worst_ratio
 
 from rag_kernels.eval.records import FunctionalProblem
-from rag_kernels.offline.compose import Plan, first_plans, write
+from rag_kernels.offline.codegen.kernel_function import whole_function
+from rag_kernels.offline.compose import Plan, first_plans, kernels_source, planned, write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters
-from rag_kernels.offline.tuning import HOPPER, starting_parameters
+from rag_kernels.offline.fusion.regions import loops_named
+from rag_kernels.offline.tuning import HOPPER, Parameters, starting_parameters
 
 HEADS = "torch.randn(2, 4, 37, 48)"
 # Several spellings in one module share a build. Each returned value is one attention.
@@ -202,6 +204,19 @@ def test_a_width_is_cut_into_as_many_heads_as_the_module_has(tmp_path: Path) -> 
     torch.testing.assert_close(out, F.scaled_dot_product_attention(q, q, q).transpose(1, 2).flatten(2))
     with pytest.raises(ValueError, match="this kernel needs"):
         forward(x[..., :32].contiguous(), y[:32], torch.empty(3, 24, 32))
+
+
+@pytest.mark.parametrize("parameters", [CpuParameters(), CudaParameters()])
+def test_what_is_a_number_is_known_before_a_kernel_is_printed(parameters: Parameters) -> None:
+    """Texts are of loops as the planner leaves them: printing one changes nothing that another one reads."""
+    body = "q = torch.tanh(x + y).view(2, 24, 4, 16).transpose(1, 2); return F.scaled_dot_product_attention(q, q, q)"
+    fp = functional("heads", Case(body, "torch.randn(2, 24, 64)", "torch.randn(64)"))
+    made = planned(fp, parameters)
+    loops = [loop for region in made.regions for loop in loops_named(region)]
+    assert {loop.size for loop in loops if loop.fixed} == {4, 16}
+    before = [(loop, loop.leaves(), loop.fixed, loop.head, loop.along) for loop in loops]
+    kernels_source([whole_function(fp, made.regions, made.lowered.results, made.specs)], parameters, "heads")
+    assert [(loop, loop.leaves(), loop.fixed, loop.head, loop.along) for loop in loops] == before
 
 
 @pytest.mark.parametrize("name", EMULATED)

@@ -29,6 +29,7 @@ from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.multi_block_rows import MAX_ROW_ELEMENTS
 from rag_kernels.offline.foreign_kernel import Foreign, is_foreign
 from rag_kernels.offline.fusion.attention import find_sites, lowered_with_attention
+from rag_kernels.offline.fusion.attention_heads import fix_heads
 from rag_kernels.offline.fusion.common_values import shared
 from rag_kernels.offline.fusion.components import with_components_apart
 from rag_kernels.offline.fusion.layouts import laid_as_read
@@ -203,6 +204,9 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     for step in steps:
         if isinstance(step, Region):
             step.check(checker)
+    for run in grouped(steps):
+        if not isinstance(run, Library):
+            fix_heads(run)
     return Planned(fp, lowered, steps, specs)
 
 

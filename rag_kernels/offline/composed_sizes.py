@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from rag_kernels.eval.records import TensorSpec
-from rag_kernels.offline.codegen.kernel_function import Function, loads_of
+from rag_kernels.offline.codegen.kernel_function import Function
+from rag_kernels.offline.fusion.regions import dims_stored, loads_of, loops_read_back
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.parameters import whole_of
 
 Told = dict[ir.Atom, str]
 
@@ -31,20 +31,15 @@ def shapes_made(function: Function) -> dict[str, str]:
 def _sizes_told(function: Function) -> Told:
     """Return what each loop's size is by the shapes of inputs, as far as these tell."""
     loads = [v for region in function.regions for v in loads_of(region)]
-    written = [(whole_of(buffer), region.dims(buffer)) for region in function.regions for buffer in region.stores]
+    written = dims_stored(function.regions)
     pending = [
         (f"{v.buffer}.shape[{d}]", ir.leaves(group))
         for v in loads
         if v.buffer in function.inputs
         for d, group in enumerate(v.stored)
     ]
-    between = [
-        (ir.leaves(one), ir.leaves(other))
-        for v in loads
-        for buffer, dims in written
-        if buffer == v.buffer and [*map(ir.size_of, dims)] == [*map(ir.size_of, v.stored)]
-        for one, other in zip(dims, v.stored, strict=True)
-    ]
+    read_back = [pair for v in loads for pair in loops_read_back(v, written)]
+    between = [(ir.leaves(one), ir.leaves(other)) for one, other in read_back]
     stored = [group for region in function.regions for buffer in region.stores for group in region.dims(buffer)]
     tied = [leaf for group in stored for leaf in ir.leaves(group) if leaf.along]
     told: Told = {leaf: str(leaf.size) for _, group in pending for leaf in group if leaf.fixed}
@@ -57,8 +52,15 @@ def _sizes_told(function: Function) -> Told:
             unknown = [leaf for leaf in group if leaf not in told]
             if len(unknown) == 1:
                 rest = _product([leaf for leaf in group if leaf is not unknown[0]], told)
-                told[unknown[0]] = f"{text} // ({rest})" if len(group) > 1 else text
+                told[unknown[0]] = _quotient(text, rest)
     return told
+
+
+def _quotient(text: str, divisor: str) -> str:
+    """Return a size divided by another, as a number where both are."""
+    if text.isdigit() and divisor.isdigit():
+        return str(int(text) // int(divisor))
+    return text if divisor == "1" else f"{text} // ({divisor})"
 
 
 def _steps(along: ir.Along, told: Told) -> str:

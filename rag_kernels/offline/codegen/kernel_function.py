@@ -16,7 +16,7 @@ from rag_kernels.offline.codegen.loop_nest import Names, Nest, build_nest
 from rag_kernels.offline.codegen.reduction_levels import levels
 from rag_kernels.offline.fusion.products import tile_of
 from rag_kernels.offline.fusion.reciprocals import owes_half
-from rag_kernels.offline.fusion.regions import Region
+from rag_kernels.offline.fusion.regions import Region, dims_stored, loads_of, loops_named, loops_read_back
 from rag_kernels.offline.graph.small_numbers import tells_small_from_zero
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number, c_name, numbers, whole_of
@@ -70,11 +70,6 @@ class Function:
         every = ir.walk(*(v for region in self.regions for v in region.stores.values()))
         named = {NAMES_DTYPE[v.operator] for v in every if isinstance(v, ir.Op) and v.operator in NAMES_DTYPE}
         return {self.specs[b].dtype for b in (*self.inputs, *self.outputs, *self.scratch)} | named
-
-
-def loads_of(region: Region) -> list[ir.Load]:
-    """Return all loads of the region's values."""
-    return [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
 
 
 def whole_function(
@@ -150,24 +145,6 @@ SHORT = 64  # a reduced loop this short, but for products, is a number in the so
 FEW = 4096  # things of a batch that was written for at most SHORT: a variance of 30,000 had 130 times PyTorch's error
 
 
-def fix_heads(equal: Sequence[tuple[ir.Group, ir.Group]]) -> None:
-    """Make numbers of how many heads a width is split into, as the length of a head is one for attention's kernels.
-
-    Told the length alone, a kernel would cut another width into more or fewer heads than its module, which has as many
-    at each. (A form does not tell whether its module names the number of heads or their length; the kernel refuses
-    other widths of both.) `equal` has the loops of what is stored with those that read it.
-    """
-    pairs = [(a, b) for one, other in equal for a, b in zip(ir.leaves(one), ir.leaves(other), strict=False)]
-    pairs = [(a, b) for a, b in pairs if a.size == b.size]
-    while found := [(a, b) for a, b in pairs if a.head != b.head]:
-        for a, b in found:
-            a.head = b.head = a.fixed = b.fixed = True
-    for part in {leaf for pair in pairs for leaf in pair if leaf.head}:
-        whole = part.whole
-        for beside in whole.parts[0].leaves() if whole and whole.parts and part in whole.parts[1].leaves() else ():
-            beside.fixed = True
-
-
 @dataclass(slots=True)
 class Sizes:
     """Declarations of all loop sizes, solved from tensor sizes; a size that cannot be solved is a number of this
@@ -198,7 +175,6 @@ class Sizes:
         """
         self.free = free
         external, internal = self.equations(function)
-        fix_heads(internal)
         plain = [r for r in function.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
         brief, batch = {leaf for r in plain for leaf in short_loops(r, short)}, batch_loops(function)
         numbers = brief - batch
@@ -232,10 +208,7 @@ class Sizes:
         """Return sizes of parameters with their loops, and scratch buffers' loops with those that read them."""
         external: list[tuple[str, ir.Group]] = []
         internal: list[tuple[ir.Group, ir.Group]] = []
-        written: dict[str, list[tuple[ir.Group, ...]]] = {}
-        for r in function.regions:
-            for buffer in r.stores:
-                written.setdefault(whole_of(buffer), []).append(r.dims(buffer))
+        stored = dims_stored(function.regions)
         for region in function.regions:
             for buffer in region.stores:
                 if whole_of(buffer) in function.outputs:
@@ -244,17 +217,8 @@ class Sizes:
                 if v.buffer in function.inputs:
                     external += [(f"{c_name(v.buffer)}.size({d})", g) for d, g in enumerate(v.stored)]
                 else:
-                    for dims in written[v.buffer]:  # several regions, of a concatenation
-                        if tuple(map(ir.size_of, dims)) == tuple(map(ir.size_of, v.stored)):
-                            internal += list(zip(dims, v.stored, strict=True))
-            values = list(ir.walk(*region.stores.values()))
-            named = {a for v in values for a in ir.own_atoms(v)}
-            named |= {a for v in values if isinstance(v, ir.Index) and v.limit for a in ir.leaves(v.limit)}
-            named |= {a for v in values if isinstance(v, ir.Size) for a in ir.leaves(v.group)}
-            named |= {a for v in values for form in ir.forms(v) for group, _ in form.sizes for a in ir.leaves(group)}
-            extra = named | {*region.outer, *region.reduced} | {slot.total for slot in region.slots.values()}
-            extra |= {a for slot in region.slots.values() for a in ir.leaves(b for group in slot.after for b in group)}
-            internal += [((a,), (a,)) for a in sorted(extra, key=lambda a: a.serial)]
+                    internal += loops_read_back(v, stored)
+            internal += [((a,), (a,)) for a in loops_named(region)]
         return external, internal
 
     def settle(

@@ -7,6 +7,7 @@ nothing of how values are divided among regions (`planner`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rag_kernels.offline.fusion.loops import key_of, loops_of
@@ -17,6 +18,7 @@ from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.ir.wellformed import Checker, IllFormed, told
 from rag_kernels.offline.lowering.steps import Attended, Ordered, Scattered, Segmented, values_of
 
+Dims = tuple[ir.Group, ...]
 SCANNED_PART = 4096  # elements of a part of a long scan at least
 
 
@@ -147,9 +149,42 @@ class AttentionRegion(OwnText):
         return cls({step.buffer: value}, ir.leaves(a for group in step.dims for a in group), (), attended=step)
 
 
+def loads_of(region: Region) -> list[ir.Load]:
+    """Return all loads of a region's values."""
+    return [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
+
+
 def reads_of(region: Region) -> set[str]:
     """Return the buffers that a region reads."""
-    return {v.buffer for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)}
+    return {load.buffer for load in loads_of(region)}
+
+
+def loops_named(region: Region) -> list[ir.Atom]:
+    """Return every loop whose size a region asks for, in the order in which they were made."""
+    values = list(ir.walk(*region.stores.values()))
+    named = {a for v in values for a in ir.own_atoms(v)}
+    named |= {a for v in values if isinstance(v, ir.Index) and v.limit for a in ir.leaves(v.limit)}
+    named |= {a for v in values if isinstance(v, ir.Size) for a in ir.leaves(v.group)}
+    named |= {a for v in values for form in ir.forms(v) for group, _ in form.sizes for a in ir.leaves(group)}
+    named |= {*region.outer, *region.reduced} | {slot.total for slot in region.slots.values()}
+    named |= {a for slot in region.slots.values() for a in ir.leaves(b for group in slot.after for b in group)}
+    return sorted(named, key=lambda a: a.serial)
+
+
+def dims_stored(regions: Sequence[Region]) -> dict[str, list[Dims]]:
+    """Return the loops along which buffers are stored, one group a dimension; several for a concatenation."""
+    stored: dict[str, list[Dims]] = {}
+    for region in regions:
+        for buffer in region.stores:
+            stored.setdefault(whole_of(buffer), []).append(region.dims(buffer))
+    return stored
+
+
+def loops_read_back(load: ir.Load, stored: Mapping[str, Sequence[Dims]]) -> list[tuple[ir.Group, ir.Group]]:
+    """Return the loops along which a buffer is stored with those along which a load reads it, by dimension."""
+    shape = tuple(map(ir.size_of, load.stored))
+    same = [dims for dims in stored.get(load.buffer, ()) if tuple(map(ir.size_of, dims)) == shape]
+    return [pair for dims in same for pair in zip(dims, load.stored, strict=True)]
 
 
 def reductions_in(region: Region) -> list[ir.Value]:
