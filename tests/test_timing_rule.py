@@ -148,7 +148,7 @@ def test_a_burst_that_is_too_short_is_made_longer_before_asking_is_charged(
         rounds_asked.add(rounds)
         return None, (), longer_us * 1e-6
 
-    race._burst = burst
+    race.timed_burst = burst
     times = Times({"eager": [300e-6] * 30, "candidate": [184e-6] * 30}, rule=race.rule, delay_s=delay_s)
     times.orders = [["eager", "candidate"], ["candidate", "eager"]] * 15
     assert race.asking(times) > race.rule.most_asking

@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 
 from rag_kernels.eval.buffers.call_content import Recipe, plain
@@ -142,7 +143,7 @@ class Race:
         For asking to take little of its time.
         """
         with self.session.device_lock.alone():
-            taken = min(self._burst(cold=False)[2] for _ in range(self.rule.trial_bursts)) * len(self.burst)
+            taken = min(self.timed_burst(cold=False)[2] for _ in range(self.rule.trial_bursts)) * len(self.burst)
         share = statistics.median(self.subject.round_trips) / max(taken, self.rule.least_s)
         wanted = math.ceil(len(self.burst) * share / self.rule.aimed_asking)
         room = self.rule.burst_bytes // (self.session.content_bytes + self.session.output_bytes)
@@ -158,86 +159,19 @@ class Race:
         the device's time is told, or `with_host` what a program sees that calls and waits: no delay, the judge's clock.
         With `draws` contents are these alone.
         """
-        session, timed, rule = self.session, self.reference, self.rule
+        session, timed = self.session, self.reference
         delay_s = 0.0 if with_host else self._delay_s()
-        times = Times({name: [] for name in self.variants}, rule=rule, delay_s=delay_s)
-        clocks = Clocks(on_gpu=session.on_gpu)
-        count = pairs or self._pairs()
-        in_bursts = bool(self.burst)
-        looks = draw_looks(session, count, in_bursts=in_bursts, thorough=self.thorough) if pairs is None else Looks()
-        watched = set() if in_bursts else looks.watched
-        recipe = session.random_recipe()
+        times = Times({name: [] for name in self.variants}, rule=self.rule, delay_s=delay_s)
+        clocks, count = Clocks(on_gpu=session.on_gpu), pairs or self._pairs()
+        judged = pairs is None
+        looks = draw_looks(session, count, in_bursts=bool(self.burst), thorough=self.thorough) if judged else Looks()
+        timing = _Timing(self, times, looks, session.random_recipe(), clocks, draws, cold=cold, judged=judged)
         timed.round_trips, self.subject.round_trips = [], []
-
-        def before(number: int) -> None:
-            nonlocal recipe
-            taken = draws or looks.unrelated.get(number, [])
-            if taken:
-                recipe = plain(taken[0], len(session.specs))
-            else:
-                recipe = remembered(session, self.subject.met) if number in watched else session.random_recipe()
-            times.fresh.append(bool(taken))
-            session.write(recipe)
-
-        def measure(variant: str) -> float:
-            worker = session.worker if variant != "candidate" else self.subject.worker
-            before_s = 0.0 if session.on_gpu else worker.waited_s()
-            seconds = once(variant)
-            if not session.on_gpu:
-                waited_s = worker.waited_s() - before_s - rule.wake_s
-                times.waited.setdefault(variant, []).append(min(1.0, max(0.0, waited_s) / seconds))
-            return seconds
-
-        def once(variant: str) -> float:
-            if variant != "candidate":
-                with self.subject.frozen():
-                    if delay_s and variant == "eager":
-                        timed.ask_for_nothing(delay_s)
-                    return timed.call(variant, cold=cold, calls=self.calls, delay_s=delay_s)
-            number, look = len(times.orders) - 1, Look("")
-            if self.burst:
-                look = looks.calls.get(number, [look])[0]
-                place, called, seconds = self._burst(
-                    cold, delay_s, look=look, draws=draws or looks.unrelated.get(number, [])
-                )
-            else:
-                place, called, seconds = self._single(recipe, cold, delay_s)
-            times.asking_s.append(self.subject.asking_s / max(1, len(self.burst)) if self.burst or delay_s else 0.0)
-            repeated = self._repeats(place, called)
-            few = self.repeated < rule.repeats_rechecked
-            self.repeated += repeated
-            if pairs is None and (number in looks.checked or look.what or (repeated and few)):
-                self._keep(times, Kept(place, called, self.subject.outputs(place, keep=True), look.kind))
-            return seconds
-
-        def after(number: int) -> bool:
-            times.slowed.append(clocks.slowed())
-            for look in looks.calls.get(number, []) if not in_bursts else []:
-                self._look(times, look, recipe, cold, delay_s)
-            is_look = pairs is None and number + 1 < rule.pairs and not (number + 1) % rule.few_pairs
-            times.stopped_early = is_look and self._is_behind(times)
-            enough = pairs is None and number + 1 >= rule.pairs
-            narrow = enough and all(times.is_narrow("candidate", other) for other in self.variants[:-1])
-            return times.stopped_early or narrow
-
         with session.device_lock.alone(), timed.on_one_core():
-            interleave(times, count, session.rng, before=before, measure=measure, after=after)
-            for look in looks.last if not times.stopped_early else ():
-                self._look(times, look, recipe, cold, delay_s)
+            interleave(times, count, session.rng, before=timing.before, measure=timing.measure, after=timing.ends_after)
+            timing.look_last()
         times.mhz = (min(clocks.mhz), max(clocks.mhz)) if clocks.mhz else None
         return times.at_full_speed()
-
-    def _look(self, times: Times, look: Look, recipe: Recipe, cold: bool, delay_s: float) -> None:
-        """Make one more call that nobody times, which its candidate cannot know: what it left is checked."""
-        recipe = looked_at(self.session, self.subject.met, look, recipe)
-        if look.what == "halves":
-            outputs = self.subject.call_halves(self.place, recipe)
-        elif self.session.on_gpu:
-            self._single(recipe, cold, delay_s)
-            outputs = self.subject.outputs(self.place, keep=True)
-        else:
-            outputs = self.subject.watched(self.place, recipe)
-        self._keep(times, Kept(self.place, recipe, outputs, look.kind))
 
     def asking(self, times: Times) -> float:
         """Return what asking for a burst takes as a share of the shorter side's burst; 0 for single calls.
@@ -266,7 +200,7 @@ class Race:
 
         def measure(variant: str) -> float:
             if variant == "candidate":
-                return self._burst(True, delay_s, rounds)[2]
+                return self.timed_burst(True, delay_s, rounds)[2]
             with self.subject.frozen():
                 timed.ask_for_nothing(delay_s)
                 return timed.call("eager", cold=True, calls=self.calls, delay_s=delay_s)
@@ -284,21 +218,6 @@ class Race:
         agrees = longer.speedup("candidate", "eager").high >= times.speedup("candidate", "eager").low
         return agrees and trips_s <= rule.most_asking * burst_s
 
-    def _keep(self, times: Times, kept: Kept) -> None:
-        """Have outputs checked: after the race, or if they are large at once.
-
-        On a GPU that takes memory which the reference had at hand: it gets some again in calls that nobody times.
-        """
-        if self.session.output_bytes <= AT_ONCE_BYTES:
-            times.kept.append(kept)
-        else:
-            self.check(kept)
-            times.checked += 1
-        if self.session.on_gpu:
-            with self.subject.frozen():
-                for variant in self.variants[:-1]:
-                    self.reference.call(variant, calls=self.calls)
-
     def _delay_s(self) -> float:
         """Return the delay of this race (GPU), after a call of each variant that says how long the host needs for it.
 
@@ -314,13 +233,14 @@ class Race:
         least = 0.0 if self.subject.candidate.tier == "kernel" else max(1, len(self.burst)) * self.first_s
         return min(max(timed.delay_s(self.calls), least), rule.most_delay_s)
 
-    def _single(self, recipe: Recipe, cold: bool, delay_s: float) -> tuple[BoundBuffers, Recipe, float]:
+    def single(self, recipe: Recipe, cold: bool, delay_s: float) -> tuple[BoundBuffers, Recipe, float]:
+        """Time one call of the candidate: its buffers, what they held, and seconds."""
         self.subject.prepare(self.place, recipe, cold=cold, written=True)
         if not delay_s:
             return self.place, recipe, self.subject.call(self.place)
         return self.place, recipe, self.subject.call_all([self.place], self.reference, delay_s=delay_s)
 
-    def _burst(
+    def timed_burst(
         self,
         cold: bool,
         delay_s: float = 0.0,
@@ -353,17 +273,131 @@ class Race:
             return self.rule.few_pairs
         return pairs_for(2 * self.calls * eager_s, self.rule)
 
-    def _is_behind(self, times: Times) -> bool:
+    def is_behind(self, times: Times) -> bool:
         """Return whether even the top of the interval so far is below the best candidate of this session."""
         best = self.best_speedup
         return best > 0 and times.speedup("candidate", "eager").high < self.rule.behind * best
 
-    def _repeats(self, place: BoundBuffers, recipe: Recipe) -> bool:
+    def repeats(self, place: BoundBuffers, recipe: Recipe) -> bool:
         """Return the same bytes as for other content deserve a full check."""
         if "fingerprints" in self.session.limits.without:
             return False
         fingerprint = self.subject.fingerprint(place)
         return self.seen.setdefault(fingerprint, recipe) != recipe
+
+
+@dataclass
+class _Timing:
+    """The pairs of one run of a race: their contents, what each call takes, what it leaves, and when there are enough.
+
+    Only of a run that is `judged` outputs are kept to be checked, and only such a run ends by what was seen in it.
+    """
+
+    race: Race
+    times: Times
+    looks: Looks
+    recipe: Recipe  # of this pair
+    clocks: Clocks
+    draws: Sequence[int]  # of which contents are made alone, where there are any
+    cold: bool
+    judged: bool
+
+    def before(self, number: int) -> None:
+        """Lay out the content of a pair."""
+        session, in_bursts = self.race.session, bool(self.race.burst)
+        taken = self.draws or self.looks.unrelated.get(number, [])
+        if taken:
+            self.recipe = plain(taken[0], len(session.specs))
+        elif not in_bursts and number in self.looks.watched:
+            self.recipe = remembered(session, self.race.subject.met)
+        else:
+            self.recipe = session.random_recipe()
+        self.times.fresh.append(bool(taken))
+        session.write(self.recipe)
+
+    def measure(self, variant: str) -> float:
+        """Return the seconds of a variant's call; on a CPU what it waited for a core is noted."""
+        race = self.race
+        once = self._candidate if variant == "candidate" else partial(self._reference, variant)
+        if race.session.on_gpu:
+            return once()
+        worker = race.subject.worker if variant == "candidate" else race.session.worker
+        before_s = worker.waited_s()
+        seconds = once()
+        waited_s = worker.waited_s() - before_s - race.rule.wake_s
+        self.times.waited.setdefault(variant, []).append(min(1.0, max(0.0, waited_s) / seconds))
+        return seconds
+
+    def _reference(self, variant: str) -> float:
+        race, delay_s = self.race, self.times.delay_s
+        with race.subject.frozen():
+            if delay_s and variant == "eager":
+                race.reference.ask_for_nothing(delay_s)
+            return race.reference.call(variant, cold=self.cold, calls=race.calls, delay_s=delay_s)
+
+    def _candidate(self) -> float:
+        race, looks, delay_s = self.race, self.looks, self.times.delay_s
+        number, look = len(self.times.orders) - 1, Look("")
+        if race.burst:
+            look = looks.calls.get(number, [look])[0]
+            draws = self.draws or looks.unrelated.get(number, [])
+            place, called, seconds = race.timed_burst(self.cold, delay_s, look=look, draws=draws)
+        else:
+            place, called, seconds = race.single(self.recipe, self.cold, delay_s)
+        asked = race.burst or delay_s
+        self.times.asking_s.append(race.subject.asking_s / max(1, len(race.burst)) if asked else 0.0)
+        repeated = race.repeats(place, called)
+        few = race.repeated < race.rule.repeats_rechecked
+        race.repeated += repeated
+        if self.judged and (number in looks.checked or look.what or (repeated and few)):
+            self._keep(Kept(place, called, race.subject.outputs(place, keep=True), look.kind))
+        return seconds
+
+    def ends_after(self, number: int) -> bool:
+        """Look at what is to be looked at after a pair; return whether there are enough."""
+        race, times, rule = self.race, self.times, self.race.rule
+        times.slowed.append(self.clocks.slowed())
+        for look in self.looks.calls.get(number, []) if not race.burst else []:
+            self._look(look)
+        is_look = self.judged and number + 1 < rule.pairs and not (number + 1) % rule.few_pairs
+        times.stopped_early = is_look and race.is_behind(times)
+        enough = self.judged and number + 1 >= rule.pairs
+        narrow = enough and all(times.is_narrow("candidate", other) for other in race.variants[:-1])
+        return times.stopped_early or narrow
+
+    def look_last(self) -> None:
+        """Look at what is left to the end, unless the run ended early."""
+        for look in self.looks.last if not self.times.stopped_early else ():
+            self._look(look)
+
+    def _look(self, look: Look) -> None:
+        """Make one more call that nobody times, which its candidate cannot know: what it left is checked."""
+        race = self.race
+        recipe = looked_at(race.session, race.subject.met, look, self.recipe)
+        if look.what == "halves":
+            outputs = race.subject.call_halves(race.place, recipe)
+        elif race.session.on_gpu:
+            race.single(recipe, self.cold, self.times.delay_s)
+            outputs = race.subject.outputs(race.place, keep=True)
+        else:
+            outputs = race.subject.watched(race.place, recipe)
+        self._keep(Kept(race.place, recipe, outputs, look.kind))
+
+    def _keep(self, kept: Kept) -> None:
+        """Have outputs checked: after the race, or if they are large at once.
+
+        On a GPU that takes memory which the reference had at hand: it gets some again in calls that nobody times.
+        """
+        race = self.race
+        if race.session.output_bytes <= AT_ONCE_BYTES:
+            self.times.kept.append(kept)
+        else:
+            race.check(kept)
+            self.times.checked += 1
+        if race.session.on_gpu:
+            with race.subject.frozen():
+                for variant in race.variants[:-1]:
+                    race.reference.call(variant, calls=race.calls)
 
 
 def order_matters(times: Times) -> str:
