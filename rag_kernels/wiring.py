@@ -7,15 +7,13 @@ closed here. Knows nothing of terminals and environment variables.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from threading import Lock
 
 from rag_kernels.archive.protocol import Archive
-from rag_kernels.archive.records import Attempt
 from rag_kernels.archive.store import open_archive
 from rag_kernels.budget import Ledger
 from rag_kernels.cluster.ray_judge import open_cluster
@@ -27,7 +25,7 @@ from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import Backend, BaselineTimes, Device, FunctionalProblem, MachineError, Problem
-from rag_kernels.ingest.description.embedder import load_embedder
+from rag_kernels.ingest.description.embedder import Embedder, load_embedder
 from rag_kernels.ingest.description.pipeline import index_attempt
 from rag_kernels.ingest.functional.functionalize import (
     PRELOAD,
@@ -44,7 +42,7 @@ from rag_kernels.llm.writer import LLMWriter, Style
 from rag_kernels.long_runs.sampling import Sampler
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import OptionError, Options
-from rag_kernels.records import Shown, Writer
+from rag_kernels.records import Writer
 from rag_kernels.retrieval.retriever import Retriever
 from rag_kernels.retrieval.starter import stock
 from rag_kernels.run.exemplars import Exemplars, Prover
@@ -81,8 +79,7 @@ def open_session(
     doing("opening the archive")
     embedder = load_embedder(options.embedder)
     if archive is None:
-        archive = open_archive(options.archive or None)
-        stock(archive, embedder)
+        archive = stocked(options, embedder)
     reads_feedback = bool(options.models) or writer is not None
     bench_for = (
         hand_in(judge) if judge is not None else open_bench(options, backend, counters=reads_feedback or counters)
@@ -95,12 +92,7 @@ def open_session(
             prove = Prover(archive, judge, functionalize)
         retriever = Retriever(archive, embedder, device_key=judge.device.key, stale_s=STALE_S)
         facts = bench.facts() if options.models and writer is None else ()
-        exemplars, alone = Exemplars(retriever, options, judge.device, prove, reads_feedback), Lock()
         tell_writer = cache(partial(_tell_writer, options))  # once, however many runs there are
-
-        def retrieve(fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
-            with alone:  # problems that are worked on at once ask one after the other
-                return exemplars(fp, attempts)
 
         def make_writer(ledger: Ledger) -> Writer:
             if writer is not None:
@@ -113,13 +105,20 @@ def open_session(
             archive=archive,
             judge=judge,
             functionalize=functionalize,
-            retrieve=retrieve,
+            retrieve=Exemplars(retriever, options, judge.device, prove, reads_feedback),
             techniques=TechniqueCards(archive, options, judge.device),
             index=lambda attempt: index_attempt(archive, attempt, embedder),
             make_writer=make_writer,
             functionalize_as=partial(functionalize_as, workers=bench.workers, max_bytes=bench.room_bytes),
             at_once=bench.at_once,
         )
+
+
+def stocked(options: Options, embedder: Embedder) -> Archive:
+    """Open the archive that the options name, with the starter's kernels where it is new."""
+    archive = open_archive(options.archive or None)
+    stock(archive, embedder)
+    return archive
 
 
 def place_of(archive: Archive | str | Path | None) -> tuple[str, Archive | None]:
@@ -188,8 +187,8 @@ def open_sampler(
     are times that were measured there, by the problem's id.
     """
     _tell_writer(options)
-    archive, embedder = open_archive(options.archive or None), load_embedder(options.embedder)
-    stock(archive, embedder)
+    embedder = load_embedder(options.embedder)
+    archive = stocked(options, embedder)
     with open_workers() as workers:
         device = device_for(options, target, workers)
         room = room_on(device) if target else room_bytes(device.backend)  # of where it is judged
@@ -241,9 +240,8 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
     What they judge goes into the archive `results`; none of them sees what another wrote.
     """
     _tell_writer(options)
-    source, archive = open_archive(options.archive or None), open_archive(results)
     embedder, device = load_embedder(options.embedder), target_backend(options)
-    stock(source, embedder)
+    source, archive = stocked(options, embedder), open_archive(results)
     cache_dir, room = Path(options.cache) if options.cache else None, room_bytes(device)
     limits = Limits(precision=options.precision, max_autotune=options.max_autotune, ncu=bool(options.models))
     with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:

@@ -30,9 +30,10 @@ from rag_kernels.eval.errors import ProblemError
 from rag_kernels.text.wording import broken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rag_kernels.archive.records import Attempt
+    from rag_kernels.ingest.functional.passes import Pass
     from rag_kernels.options import Options
     from rag_kernels.run.workloads import Search, Served
 
@@ -100,14 +101,16 @@ def generate(
     if why_not:
         raise ProblemError(why_not)
     if found is None or not finished:
-        given = (("--init", init), ("--inputs", inputs), ("--shapes", shapes))
-        made = [f"{option} {shlex.quote(text)}" for option, text in given if text]
-        again = " ".join(
-            [str(problem), *([] if wanted == "forward" else [f"--{wanted}"]), *made, f"--resume {search.run.id}"]
-        )
-        print(f"Interrupted; go on with: rag-kernels generate {again}", file=sys.stderr)
+        told = {"--init": init, "--inputs": inputs, "--shapes": shapes, "--resume": search.run.id}
+        print(f"Interrupted; go on with: {command(problem, wanted, told)}", file=sys.stderr)
         raise typer.Exit(130)
     raise typer.Exit(0 if found.solved else 1)
+
+
+def command(problem: Path, wanted: Pass, told: Mapping[str, str]) -> str:
+    """Return the command for a pass of a problem with these options, those without a value left out."""
+    texts = [f"{option} {shlex.quote(text)}" for option, text in told.items() if text]
+    return " ".join(["rag-kernels generate", str(problem), *([] if wanted == "forward" else [f"--{wanted}"]), *texts])
 
 
 def followed(search: Search, title: str, *, as_json: bool) -> bool:

@@ -60,8 +60,7 @@ def mutate(
     Example: rag-kernels mutate --minutes 10 --rows mutants.jsonl --report mutants.md
     """
     from rag_kernels.mutation.mutants import ALL
-    from rag_kernels.mutation.records import KILLED, read_rows
-    from rag_kernels.mutation.report import is_finite, originals_of, rejected, summary, tables, witnessed
+    from rag_kernels.mutation.records import read_rows
     from rag_kernels.zoo.parts import read_part
 
     writable_out(rows, (".jsonl",))
@@ -83,15 +82,8 @@ def mutate(
             with rows.open("a") as file:
                 file.write(row.line() + "\n")
         tell(row, as_json=as_json)
-    text = tables(known)
-    if report is not None:
-        report.write_text(text + "\n")
-    if as_json:
-        emit("mutation", summary(known))
-    else:
-        print(text)
-    left = [row for row in witnessed(known) if is_finite(row) and row.state not in KILLED]
-    raise typer.Exit(1 if left or any(rejected(row) for row in originals_of(known)) else 0)
+    tell_all(known, report, as_json=as_json)
+    raise typer.Exit(0 if holds(known) else 1)
 
 
 def tell(row: Row, *, as_json: bool) -> None:
@@ -102,6 +94,28 @@ def tell(row: Row, *, as_json: bool) -> None:
         print(row.line(), flush=True)
     else:
         print(line(row), file=sys.stderr, flush=True)
+
+
+def tell_all(rows: list[Row], report: Path | None, *, as_json: bool) -> None:
+    """Show the tables of all rows, and keep them where a file is named."""
+    from rag_kernels.mutation.report import summary, tables
+
+    text = tables(rows)
+    if report is not None:
+        report.write_text(text + "\n")
+    if as_json:
+        emit("mutation", summary(rows))
+    else:
+        print(text)
+
+
+def holds(rows: list[Row]) -> bool:
+    """Return whether every fault that a finite input shows was killed and no original was rejected."""
+    from rag_kernels.mutation.records import KILLED
+    from rag_kernels.mutation.report import is_finite, originals_of, rejected, witnessed
+
+    left = [row for row in witnessed(rows) if is_finite(row) and row.state not in KILLED]
+    return not left and not any(rejected(row) for row in originals_of(rows))
 
 
 def originals(folders: list[Path], stock: str, device: Backend) -> list[Original]:

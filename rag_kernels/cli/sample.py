@@ -74,13 +74,7 @@ def sample(
     try:
         for row in rows:
             written, failed = written + row["candidates"], failed + bool(row["reason"])
-            if as_json:
-                emit("sampled", row)
-            else:
-                notice = f" ({row['notice']})" if row["notice"] else ""
-                print(f"{row['problem']}: {row['state']}, {row['candidates']} candidates{notice}", flush=True)
-                if row["reason"]:
-                    print(f"  {row['reason']}", flush=True)
+            show_sampled(row, as_json=as_json)
     except KeyboardInterrupt:
         print("Interrupted; the same command goes on.", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -90,6 +84,17 @@ def sample(
         )
         print(f"{written} candidates in {out}{following}")
     raise typer.Exit(0 if written and not failed else 1)
+
+
+def show_sampled(row: dict[str, Any], *, as_json: bool) -> None:
+    """Show what came of one problem."""
+    if as_json:
+        emit("sampled", row)
+        return
+    notice = f" ({row['notice']})" if row["notice"] else ""
+    print(f"{row['problem']}: {row['state']}, {row['candidates']} candidates{notice}", flush=True)
+    if row["reason"]:
+        print(f"  {row['reason']}", flush=True)
 
 
 def sampled_rows(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from threading import Lock
 
 from rag_kernels.archive.claims import claims_of, written_for
 from rag_kernels.archive.protocol import Archive
@@ -49,10 +50,15 @@ class Exemplars:
     prove: Prove | None = None
     for_reading: bool = True
     clock: Callable[[], float] = time.monotonic
+    alone: Lock = field(default_factory=Lock)  # problems that are worked on at once ask one after the other
 
     def __call__(self, fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
         """Return the exemplars for the next brief, best first."""
-        shown = self._shown(fp, attempts)
+        with self.alone:
+            return self._told(self._shown(fp, attempts))
+
+    def _told(self, shown: list[Shown]) -> list[Shown]:
+        """Return the exemplars with what a writer that learns from them is told beside their texts."""
         if not self.for_reading:
             return shown
         archive = self.retriever.archive

@@ -43,6 +43,11 @@ class OrderKernels:
         """Return the bytes of a pair."""
         return 8 if self.pair_type == "uint64_t" else 16
 
+    @property
+    def key_type(self) -> str:
+        """Return the C type of what is compared."""
+        return "uint32_t" if self.bytes == 8 else "uint64_t"
+
     def kernel(self, head: str, more: str, body: list[str]) -> list[str]:
         """Return a kernel with the parameters of all and more of its own."""
         both = ", ".join(text for text in (self.parameters, more) if text)
@@ -57,53 +62,20 @@ def ranks_text(
     kernels: OrderKernels, region: OrderRegion, function: Function, sizes: Sizes
 ) -> tuple[list[str], list[str]]:
     """Return the kernels for the elements of some ranks, and the statements that launch them."""
-    step, name, of = region.ordered, kernels.name, kernels.pair
+    step, name = region.ordered, kernels.name
     count, nans = len(step.ranks), str(step.nans).lower()
-    each = min(OF_A_WARP // 32, 1 << (max(1, -(-ir.size_of(step.over) // 32)) - 1).bit_length())
-    ctype = "uint32_t" if kernels.bytes == 8 else "uint64_t"
     ranks = ", ".join(f"unsigned rank{i}" for i in range(count))
-    one_of = (
-        "0" if count == 1 else " : ".join([*(f"which == {i} ? rank{i}" for i in range(count - 1)), f"rank{count - 1}"])
-    )
-    rank = "rank0" if count == 1 else one_of
+    chosen = [*(f"which == {i} ? rank{i}" for i in range(count - 1)), f"rank{count - 1}"]
+    rank = " : ".join(chosen)  # the one of the block
+    each = min(OF_A_WARP // 32, 1 << (max(1, -(-ir.size_of(step.over) // 32)) - 1).bit_length())
+    alone = is_few(step)
     text = [
-        *kernels.kernel(
-            f"void {name}_pick",
-            f"int64_t lanes_, unsigned n_, {ranks}",
-            [
-                "const int64_t lane = int64_t(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;",
-                "if (lane >= lanes_) return;",
-                f"{ctype} mine[{each}];",
-                "#pragma unroll",
-                f"for (unsigned e = 0; e < {each}; ++e) {{",
-                "  const unsigned j = e * 32 + threadIdx.x % 32;",
-                f"  mine[e] = j < n_ ? key(lane, j) : {ctype}(~{ctype}(0));",
-                "}",
-                *(
-                    f"order::pick(mine, n_, rank{i}, {nans}, [&](unsigned from) {{ put(lane, {i}, from); }});"
-                    for i in range(count)
-                ),
-            ],
-        ),
-        *kernels.kernel(
-            f"void __launch_bounds__({THREADS}) {name}_rank",
-            f"unsigned n_, {ranks}",
-            [
-                f"__shared__ {of} s[{ROOM}];",
-                "__shared__ unsigned counts[order::PLACES];",
-                "__shared__ order::Found found;",
-                f"const int64_t lane = blockIdx.x / {count}, which = blockIdx.x % {count};",
-                f"const {of} it = order::pair_of_rank(s, counts, found, {ROOM}u, n_, {rank}, {nans}, {of}(), 0u,",
-                "    [&](int64_t j) { return order::placed(key(lane, j), uint32_t(j)); });",
-                "if (threadIdx.x == 0) put(lane, which, order::place_of(it));",
-            ],
-        ),
+        *_of_a_warp(kernels, step, each, ranks),
+        *_of_a_block(kernels, step, ranks, rank),
         *_shared_kernels(kernels, ranks, f"{{own}} / {count}", f"{{own}} % {count}", rank, nans),
+        *(_alone(kernels, step, ranks) if alone else []),
     ]
     given = ", ".join(f"unsigned(rank{i})" for i in range(count))
-    alone = is_few(step)
-    if alone:
-        text += _alone(kernels, step, ctype, ranks)
     launch = [
         *_host_ranks(region, function, sizes),
         'RK_CHECK(n < (int64_t(1) << 30), "this kernel orders fewer than 2^30 elements of a lane");',
@@ -124,23 +96,64 @@ def ranks_text(
     return text, launch
 
 
+def _of_a_warp(kernels: OrderKernels, step: Ordered, each: int, ranks: str) -> list[str]:
+    """Return the kernel of which each warp has a lane, and each thread so many of its elements."""
+    key, nans = kernels.key_type, str(step.nans).lower()
+    return kernels.kernel(
+        f"void {kernels.name}_pick",
+        f"int64_t lanes_, unsigned n_, {ranks}",
+        [
+            "const int64_t lane = int64_t(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;",
+            "if (lane >= lanes_) return;",
+            f"{key} mine[{each}];",
+            "#pragma unroll",
+            f"for (unsigned e = 0; e < {each}; ++e) {{",
+            "  const unsigned j = e * 32 + threadIdx.x % 32;",
+            f"  mine[e] = j < n_ ? key(lane, j) : {key}(~{key}(0));",
+            "}",
+            *(
+                f"order::pick(mine, n_, rank{i}, {nans}, [&](unsigned from) {{ put(lane, {i}, from); }});"
+                for i in range(len(step.ranks))
+            ),
+        ],
+    )
+
+
+def _of_a_block(kernels: OrderKernels, step: Ordered, ranks: str, rank: str) -> list[str]:
+    """Return the kernel of which each block finds one rank of a lane."""
+    of, count, nans = kernels.pair, len(step.ranks), str(step.nans).lower()
+    return kernels.kernel(
+        f"void __launch_bounds__({THREADS}) {kernels.name}_rank",
+        f"unsigned n_, {ranks}",
+        [
+            f"__shared__ {of} s[{ROOM}];",
+            "__shared__ unsigned counts[order::PLACES];",
+            "__shared__ order::Found found;",
+            f"const int64_t lane = blockIdx.x / {count}, which = blockIdx.x % {count};",
+            f"const {of} it = order::pair_of_rank(s, counts, found, {ROOM}u, n_, {rank}, {nans}, {of}(), 0u,",
+            "    [&](int64_t j) { return order::placed(key(lane, j), uint32_t(j)); });",
+            "if (threadIdx.x == 0) put(lane, which, order::place_of(it));",
+        ],
+    )
+
+
 def is_few(step: Ordered) -> bool:
     """Return whether a thread finds the ranks of a lane alone, at the size for which a kernel is written."""
     return bool(step.ranks) and ir.size_of(step.over) <= OF_A_THREAD
 
 
-def _alone(kernels: OrderKernels, step: Ordered, ctype: str, ranks: str) -> list[str]:
+def _alone(kernels: OrderKernels, step: Ordered, ranks: str) -> list[str]:
     """Return the kernel of which each thread has a lane."""
-    size, count = ir.size_of(step.over), len(step.ranks)
+    size, count, key = ir.size_of(step.over), len(step.ranks), kernels.key_type
     return kernels.kernel(
         f"void {kernels.name}_alone",
         f"int64_t lanes_, unsigned n_, {ranks}",
         [
             "const int64_t lane = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
             "if (lane >= lanes_) return;",
-            f"{ctype} mine[{size}];",
+            f"{key} mine[{size}];",
             "#pragma unroll",
-            f"for (unsigned j = 0; j < {size}; ++j) mine[j] = j < n_ ? key(lane, j) : {ctype}(~{ctype}(0));",
+            f"for (unsigned j = 0; j < {size}; ++j) mine[j] = j < n_ ? key(lane, j) : {key}(~{key}(0));",
             f"const unsigned ranks[{count}] = {{{', '.join(f'rank{i}' for i in range(count))}}};",
             f"order::pick_alone(mine, n_, ranks, {str(step.nans).lower()},",
             "                  [&](unsigned r, unsigned from) { put(lane, r, from); });",

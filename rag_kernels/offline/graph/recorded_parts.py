@@ -20,7 +20,7 @@ from typing import Any
 from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.records import Node, Ref, TensorSpec, Value
 from rag_kernels.eval.traits.aten import base_name, operator
-from rag_kernels.offline.graph.own_parts import own_parts
+from rag_kernels.offline.graph.own_parts import OWN_PARTS
 from rag_kernels.offline.graph.subgraph_match import refs_of
 from rag_kernels.offline.graph.written_places import renamed
 
@@ -219,8 +219,6 @@ def _table(known: frozenset[str]) -> dict[Any, Callable[..., Any]]:
     import torch
     from torch._decomp import decomposition_table
 
-    own = own_parts()
-
     class Table(dict[Any, Callable[..., Any]]):
         def __missing__(self, call: Any) -> Callable[..., Any]:
             name, made = base_name(str(call)), None
@@ -229,7 +227,7 @@ def _table(known: frozenset[str]) -> dict[Any, Callable[..., Any]]:
             if call.namespace == "prims":
                 made = getattr(getattr(torch._prims, name, None), "impl_aten", None)
             elif call.namespace == "aten" and not is_known(name, known):
-                made = own.get(str(call)) or (
+                made = OWN_PARTS.get(str(call)) or (
                     call.decompose if call._can_decompose() else decomposition_table.get(call)
                 )
             if made is None:
