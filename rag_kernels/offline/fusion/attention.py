@@ -224,15 +224,7 @@ class _Recogniser:
         weights = found.weights
         with_own_loops(lowering, [ref for ref in operands if weights.buffer not in reads_of(lowering.value(ref))])
         value = as_values(lowering, operands, make)
-        total = strip(value)
-        is_sum = isinstance(total, ir.Reduce) and total.kind is Kind.SUM
-        pair = operands_of(strip(total.arg), Operator.MUL) if isinstance(total, ir.Reduce) and is_sum else None
-        if not isinstance(total, ir.Reduce) or pair is None:
-            raise ir.Unfusable("no product with the weights")
-        factors = (peeled(before_weights_rounding(f, weights) if half else f) for f in pair)
-        (w, more), (v, scales) = sorted(factors, key=lambda p: p[0].buffer != weights.buffer)
-        if w.buffer != weights.buffer or more or scales or not is_plain(w, weights.dims):
-            raise ir.Unfusable("another product with the weights")
+        total, v = weighted_sum(value, weights, half=half)
         if set(ir.leaves(total.over)) != set(ir.leaves(found.keys)):
             raise ir.Unfusable("the softmax runs along another dimension")
         out = set(ir.leaves(a for g in total.dims for a in g))
@@ -264,11 +256,7 @@ class _Recogniser:
         self.done[site] = step
         lowering.steps.append(step)
         lowering.specs[name] = TensorSpec(tuple(a.size for a in order), storage)
-        new = {a: ir.Atom(a.size, a.fixed, a.head) for a in order}
-        stored = tuple((new[a],) for a in order)
-        index = tuple(ir.Form(((new[a], 1),)) for a in order)
-        dims = tuple(tuple(new[a] for a in ir.leaves(g)) for g in value.dims)
-        return lowering.tracked(ir.Load(dims, "float32", name, stored, index, storage))
+        return lowering.tracked(result_of(step, value.dims))
 
     def operator(self, lowering: Lowering, node: Node, site: Site) -> ir.Value:
         """Return the library's attention: two products around a softmax, with its mask and its grouped queries."""
@@ -330,6 +318,32 @@ def is_plain(load: ir.Load, dims: tuple[ir.Group, ...]) -> bool:
         f.offset or f.sizes for f in forms
     )
     return whole and there == [ir.leaves(group) for group in dims]
+
+
+def weighted_sum(value: ir.Value, weights: ir.Load, *, half: bool) -> tuple[ir.Reduce, ir.Load]:
+    """Return the sum that a product with the weights is, and what they weigh; `half` weights may be rounded before it.
+
+    Raises Unfusable for any other value.
+    """
+    total = strip(value)
+    is_sum = isinstance(total, ir.Reduce) and total.kind is Kind.SUM
+    pair = operands_of(strip(total.arg), Operator.MUL) if isinstance(total, ir.Reduce) and is_sum else None
+    if not isinstance(total, ir.Reduce) or pair is None:
+        raise ir.Unfusable("no product with the weights")
+    factors = (peeled(before_weights_rounding(f, weights) if half else f) for f in pair)
+    (w, more), (v, scales) = sorted(factors, key=lambda p: p[0].buffer != weights.buffer)
+    if w.buffer != weights.buffer or more or scales or not is_plain(w, weights.dims):
+        raise ir.Unfusable("another product with the weights")
+    return total, v
+
+
+def result_of(step: Attended, dims: tuple[ir.Group, ...]) -> ir.Load:
+    """Return a load of what a step makes, on loops of its own, in the order of dimensions that `dims` has."""
+    new = {a: ir.Atom(a.size, a.fixed, a.head) for group in step.dims for a in group}
+    stored = tuple(tuple(new[a] for a in group) for group in step.dims)
+    index = tuple(ir.Form(tuple((new[a], 1) for a in group)) for group in step.dims)
+    read = tuple(tuple(new[a] for a in ir.leaves(g)) for g in dims)
+    return ir.Load(read, "float32", step.buffer, stored, index, step.storage)
 
 
 def causal(lowering: Lowering, value: ir.Value) -> ir.Value:
