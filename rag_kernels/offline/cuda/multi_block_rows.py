@@ -15,7 +15,8 @@ from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Loop
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
-from rag_kernels.offline.cuda.elements.vectorized import KEPT_BYTES, Taken, VectorizedRegion, find_quads, width_of
+from rag_kernels.offline.cuda.elements.found_vectors import find_quads, width_of
+from rag_kernels.offline.cuda.elements.vectorized import KEPT_BYTES, Taken, VectorizedRegion
 from rag_kernels.offline.cuda.kernel_text import Parameter
 from rag_kernels.offline.cuda.reduce_loops import count_of
 from rag_kernels.offline.cuda.region import CudaParameters

@@ -18,7 +18,8 @@ from rag_kernels.offline.codegen.own_text import nest_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Printer, Scope, literal
-from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion, find_quads, width_of
+from rag_kernels.offline.cuda.elements.found_vectors import find_quads, width_of
+from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion
 from rag_kernels.offline.cuda.kernel_text import KernelText, Parameter, arguments_of, constexprs
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.fusion.regions import SegmentRegion

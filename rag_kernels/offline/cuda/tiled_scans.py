@@ -17,8 +17,9 @@ from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.reduction_levels import accumulator, indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.elements.found_vectors import find_quads, narrowest
 from rag_kernels.offline.cuda.elements.neighbours import MOST_WIDTH, axis_of
-from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion, find_quads, narrowest
+from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion
 from rag_kernels.offline.cuda.kernel_text import Parameter
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.fusion.regions import Region

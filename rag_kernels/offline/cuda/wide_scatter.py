@@ -16,7 +16,8 @@ from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.own_text import inside, nest_of
 from rag_kernels.offline.codegen.reduction_texts import C
 from rag_kernels.offline.codegen.statements import Printer, Scope
-from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion, find_quads, width_of
+from rag_kernels.offline.cuda.elements.found_vectors import find_quads, width_of
+from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.fusion.loops import loops_of
 from rag_kernels.offline.fusion.regions import ScatterRegion

@@ -7,6 +7,7 @@ elements together. The order of the ways is the order in which they are tried.
 from __future__ import annotations
 
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
+from rag_kernels.offline.cuda.elements.found_vectors import find_quads, vectorized_region
 from rag_kernels.offline.cuda.elements.kept_columns import KeptColumns, kept_columns
 from rag_kernels.offline.cuda.elements.odd_rows import odd_rows
 from rag_kernels.offline.cuda.elements.short_lanes import ShortLanes, short_lanes_region
@@ -17,7 +18,7 @@ from rag_kernels.offline.cuda.elements.strip_points import StripPoints, strip_po
 from rag_kernels.offline.cuda.elements.turned_columns import turned_columns
 from rag_kernels.offline.cuda.elements.turned_points import turned_region
 from rag_kernels.offline.cuda.elements.turned_windows import turned_windows
-from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion, find_quads, vectorized_region
+from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion
 from rag_kernels.offline.cuda.elements.wide_columns import WideColumns
 from rag_kernels.offline.cuda.elements.window_lanes import WindowLanes, window_lanes
 from rag_kernels.offline.cuda.elements.window_rows import window_rows

@@ -14,8 +14,9 @@ from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Access, Loop
 from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.cuda.elements.found_vectors import narrowest
 from rag_kernels.offline.cuda.elements.neighbours import MOST_WIDTH, axis_of, is_step
-from rag_kernels.offline.cuda.elements.vectorized import KEPT, MOST_THREADS, Taken, VectorizedRegion, narrowest
+from rag_kernels.offline.cuda.elements.vectorized import KEPT, MOST_THREADS, Taken, VectorizedRegion
 from rag_kernels.offline.cuda.elements.vectors import Vector
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.fusion.regions import Region

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Access, Poly, plus, text_of
 from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.elements.found_vectors import find_quads, width_of
 from rag_kernels.offline.cuda.elements.neighbours import others, value_of
-from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion, find_quads, width_of
+from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir

@@ -15,8 +15,9 @@ from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Access, Loop, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.elements.found_vectors import find_quads
 from rag_kernels.offline.cuda.elements.neighbours import neighbours, others
-from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion, find_quads
+from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir

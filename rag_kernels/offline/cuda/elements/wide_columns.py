@@ -15,8 +15,9 @@ from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.reduction_levels import accumulator, around, indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.elements.found_vectors import narrowest
 from rag_kernels.offline.cuda.elements.neighbours import has_reduction
-from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion, narrowest
+from rag_kernels.offline.cuda.elements.vectorized import VectorizedRegion
 from rag_kernels.offline.cuda.reduce_loops import count_of
 from rag_kernels.offline.cuda.thread_loops import walked
 from rag_kernels.offline.ir import values as ir
