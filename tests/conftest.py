@@ -25,7 +25,7 @@ LONG = """
     optimize_training judge agents zoo offline_places offline_attention judge_timing trust judge_precision
     export_gradients offline_segments ablation json offline_ranks export_peers ranges offline_cuda offline_deep
     workloads offline_sixteen_bit_products offline_product_statistics extensions offline_losses sanitize_module
-    offline_products
+    offline_products offline_half_ways
     workload_search training_step cli_training archive_durability offline_float8 mutation sampling sanitize
     archive_shared sanitize_composed layers sandbox killed_anywhere protocol notebook offline_numbers
     offline_product_windows steps offline_vectors_anywhere export_packages contract_pieces offline_paired_products

@@ -10,14 +10,12 @@ import pytest
 import torch
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
-from support.generated_kernels import Case, functional, worst_ratio
+from support.generated_kernels import SMALL, Case, functional, worst_ratio
 
 from rag_kernels.offline.compose import first_plans, write
 from rag_kernels.offline.cuda import multi_block_rows, region
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.graph.rewrites import simplified
-
-SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
 
 # What a case is about must stand in the text, so that it cannot come to test something else.
 CASES = {

@@ -14,14 +14,12 @@ import pytest
 import torch
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
-from support.generated_kernels import Case, functional, tensors_of
+from support.generated_kernels import SMALL, Case, functional, tensors_of
 
 from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cuda import region
-from rag_kernels.offline.cuda.function import CudaParameters
 
-SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
 DTYPES = ("float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 ALL = (

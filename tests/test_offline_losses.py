@@ -8,13 +8,11 @@ import pytest
 import torch
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
-from support.generated_kernels import Case, functional, halved, worst_ratio
+from support.generated_kernels import SMALL, Case, functional, halved, worst_ratio
 
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
-from rag_kernels.offline.cuda.function import CudaParameters
 
-SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
 CASES = {
     "functions": Case(
         "p = x.sigmoid(); h = y.abs() + 1; n = x / (x > 0); return torch.nan_to_num(n, 0.5, 2.0, -2.0), "

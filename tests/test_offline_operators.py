@@ -10,13 +10,12 @@ import pytest
 import torch
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
-from support.generated_kernels import Case, functional, worst_ratio
+from support.generated_kernels import SMALL, Case, functional, worst_ratio
 
 from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.codegen.operator_texts import C_OF_INTEGERS, CUDA_NEAR, C
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
-from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.texts.linker import PIECES, linked
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
@@ -25,8 +24,6 @@ from rag_kernels.offline.ir.expressions import Expr, apply, where
 from rag_kernels.offline.ir.operators import Operator, Types, type_fault
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.wellformed import Checker, IllFormed
-
-SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
 
 
 def test_every_operator_has_traits_and_a_text_with_its_operands() -> None:

@@ -12,15 +12,13 @@ import pytest
 import torch
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
-from support.generated_kernels import Case, functional, worst_ratio
+from support.generated_kernels import SMALL, Case, functional, worst_ratio
 
 from rag_kernels.offline.codegen.math_prelude import CPP, used
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
-from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.tuning import Parameters
 
-SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
 CELL = "z = h @ self.w; a, b = (z + x).chunk(2, -1); c = c * torch.sigmoid(a) + torch.tanh(b) * y; h = torch.tanh(c); "
 RECURRENT = Case(
     f"h, c = y, y; {CELL * 4}return h, c",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,11 @@ from rag_kernels.eval.records import FunctionalProblem, Problem
 from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
-from rag_kernels.offline.cuda.function import CudaParameters
 from support import generated_kernels as numbers
 from support.generated_kernels import Case, tensors_of
 
 Call = Callable[..., list[torch.Tensor]]
-SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0, products=2)
+SMALL = replace(numbers.SMALL, products=2)
 
 # The module of a case of sixteen bits, of which the tensors that it gets and returns have eight.
 MODEL = """import torch

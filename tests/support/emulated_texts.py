@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from emulated_cuda import build_emulated
@@ -12,7 +13,7 @@ from rag_kernels.offline.cuda.function import CudaParameters
 from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, worst_ratio
 
-SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0, products=2)
+SMALL = replace(numbers.SMALL, products=2)
 
 
 def right_text(case: Case, folder: Path, parameters: CudaParameters = SMALL) -> str:

@@ -21,10 +21,13 @@ from rag_kernels.eval.build.compile import build as compiled
 from rag_kernels.eval.records import FunctionalProblem, Problem, TensorArgument
 from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.offline.compose import Plan
+from rag_kernels.offline.cuda.function import CudaParameters
 
 ROOT = Path(__file__).parent.parent.parent
 FFI = Path(tvm_ffi.__file__).parent
+SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)  # blocks whose threads emulation runs quickly
 RATIO = 8.0  # the judge allows 64; generated kernels are to be about as exact as PyTorch
+HALF_RATIO = 1.1  # of PyTorch's own error in sixteen bits, which rounds after every operator
 MODEL = """import torch
 import torch.nn as nn
 import torch.nn.functional as F
