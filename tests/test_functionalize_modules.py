@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Problem, ScalarArgument
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.gradients import backward_problem
-from rag_kernels.ingest.graphs.stand_ins import assertions_hold
+from rag_kernels.ingest.graphs.stand_ins import assertions_hold, windows_at_once
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +105,22 @@ def test_a_short_time_fourier_transform_pads_once(workers: Workers, center: bool
     )
     done = functionalize(case, workers=workers)
     assert done.verified and "torch.stft(" in done.source
+
+
+def test_overlapping_windows_are_recorded_at_once() -> None:
+    """PyTorch's own rule for fakes adds one after another."""
+    calls: list[object] = []
+
+    class Counting(FakeTensorMode):
+        def dispatch(self, func: Any, *more: Any) -> Any:
+            calls.append(func)
+            return super().dispatch(func, *more)
+
+    with Counting(), windows_at_once():
+        made = torch.ops.aten.unfold_backward(torch.zeros(2, 200, 1024), [2, 51968], 1, 1024, 256)
+    assert made.shape == (2, 51968) and len(calls) < 10
+    grad = torch.ones(1, 3, 4)
+    assert torch.ops.aten.unfold_backward(grad, [1, 8], 1, 4, 2).tolist() == [[1, 1, 2, 2, 2, 2, 1, 1]]
 
 
 def test_counts_below_a_minlength_have_a_fixed_shape(workers: Workers) -> None:

@@ -32,6 +32,12 @@ CASES = {
         "torch.randn(18, 30)",
         "torch.randn(30, 30)",
     ),
+    "windows": Case(
+        "g = torch.ops.aten.unfold_backward; w = x.unflatten(1, (6, 5)); return g(w, [18, 30], 1, 5, 5) + 1, "
+        "g(w, [18, 15], 1, 5, 2) * 2, g(w.transpose(0, 1), [20, 18], 0, 5, 3), g(w, [18, 45], 1, 5, 8).exp()",
+        "torch.randn(18, 30)",
+        "torch.randn(3)",
+    ),
     "places": Case(
         "t = torch.tensor_split(x, 3, 1); m = x.masked_scatter(x > 0, y); return F.channel_shuffle(x[None], 3) * 2, "
         "torch.diag_embed(x.exp()), torch.block_diag(x, y).relu(), torch.cartesian_prod(x[0], y[:, 0]).sum(1), "
@@ -49,6 +55,7 @@ CASES = {
         ("sums and differences", "cpp", "float32"),
         ("products", "cuda", "bfloat16"),
         ("places", "cpp", "bfloat16"),
+        ("windows", "cuda", "float32"),
     ],
 )
 def test_operators_without_a_rule_are_what_they_are_made_of(

@@ -485,6 +485,22 @@ def test_attention_and_its_gradients_are_of_no_device() -> None:
     assert plan is not None and set(plan.stopped) <= {"bmm (left to the library)"}
 
 
+def test_what_a_forward_makes_of_nothing_has_sizes_of_its_own_arguments() -> None:
+    """The mask of causal attention is as long as the output, of which only the backward has a gradient."""
+    text = "import torch\nfrom torch.nn import functional as F\nROWS = 12\nclass Model(torch.nn.Module):\n"
+    text += "    def forward(self, x): return F.scaled_dot_product_attention(x, x, x, is_causal=True)\n"
+    text += "def get_init_inputs(): return []\n"
+    text += "def get_inputs(): return [torch.randn(2, 3, ROWS, 8, dtype=torch.bfloat16)]\n"
+    with kept_workers() as workers:
+        step = functionalize(training_step(Problem("causal", text)), workers=workers)
+    assert step.made and {size.argument for size in step.made} == {"x"}
+    assert write(step, starting_parameters("cuda", "sm_90")) is not None
+    gone = replace(step, made=tuple(replace(size, argument="grad_output") for size in step.made))
+    half = halves(gone, DEAR)
+    assert not half.forward.made and half.backward.made == gone.made
+    assert write(gone, starting_parameters("cuda", "sm_90")) is not None
+
+
 def test_a_baseline_is_compiled_as_a_loop_of_training_has_it() -> None:
     """The gradients of a step come of autograd, so that a compiler has the forward and the backward as two graphs."""
     seen: list[int] = []

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from rag_kernels.eval.records import Candidate, FunctionalProblem
+from rag_kernels.eval.records import Argument, Candidate, FunctionalProblem, TrainingStep
 
 FORWARDS, FORWARDS_S = 100, 0.2  # between the halves of a step, as many as a deep model has layers
 TOLD = (
@@ -23,10 +23,9 @@ TOLD = (
 )
 
 
-def pulled_arguments(fp: FunctionalProblem) -> int:
+def pulled_arguments(arguments: Sequence[Argument], step: TrainingStep) -> int:
     """Return how many arguments of a training step, which are its first, are gradients of outputs."""
-    assert fp.step is not None
-    return sum(a.path.isdigit() and int(a.path) < len(fp.step.pulled) for a in fp.arguments)
+    return sum(a.path.isdigit() and int(a.path) < len(step.pulled) for a in arguments)
 
 
 def is_step(candidate: Candidate) -> bool:
@@ -40,7 +39,7 @@ def fault(source: str, fp: FunctionalProblem) -> str:
     functions = _functions(source)
     if set(functions) != {"forward", "backward"}:
         return f"It has no `forward` and `backward`: {TOLD}."
-    taken = len(fp.arguments) - pulled_arguments(fp)
+    taken = len(fp.arguments) - pulled_arguments(fp.arguments, fp.step)
     found = {name: len(function.args.args) for name, function in functions.items()}
     if found != {"forward": taken, "backward": taken + 2}:
         return f"`forward` takes {taken} arguments here and `backward` two more, not {found}: {TOLD}."

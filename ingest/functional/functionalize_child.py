@@ -119,7 +119,7 @@ def _attempt(
     whole, first = _recorded(problem)
     soon = process_time() - begun < MOST_NAMED_S
     has_sizes = named and holds_sizes(whole)
-    sizes = sizes_by_name(problem, whole, first.calls, names_of(whole)) if has_sizes and soon else None
+    sizes = sizes_by_name(problem, whole, first.calls, names_of(whole), first.step) if has_sizes and soon else None
     forms: dict[str, tuple[Functional, Emitted]] = {}
 
     def form(of: Problem) -> tuple[Functional, Emitted]:

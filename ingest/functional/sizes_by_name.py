@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from rag_kernels.eval.records import Problem, ProblemError
+from rag_kernels.eval.build.step_form import pulled_arguments
+from rag_kernels.eval.records import Problem, ProblemError, TrainingStep
 from rag_kernels.eval.sizes.resizing import free_sizes, told_apart
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.graphs.graph import Functional, functional
@@ -47,7 +48,9 @@ class _Recorder:
         return [first, second] if first and second else []
 
 
-def sizes_by_name(problem: Problem, graph: Functional, calls: int, taken: set[str]) -> NamedSizes | None:
+def sizes_by_name(
+    problem: Problem, graph: Functional, calls: int, taken: set[str], step: TrainingStep | None = None
+) -> NamedSizes | None:
     """Return names for as many sizes as can be changed: all, else equal ones as one, else those that go together."""
     recorder = _Recorder(unfolded(problem), graph, calls)
     sizes = free_sizes(recorder.problem)
@@ -58,7 +61,7 @@ def sizes_by_name(problem: Problem, graph: Functional, calls: int, taken: set[st
     elif not others:
         several = len(set(sizes.values())) < len(sizes)
         others = (recorder.both(sizes, together=True) if several else []) or _one_by_one(recorder, [*sizes])
-    return named_sizes(graph, others, taken)
+    return named_sizes(graph, others, taken, pulled=pulled_arguments(graph.arguments, step) if step else 0)
 
 
 def _one_by_one(recorder: _Recorder, sizes: list[str]) -> list[Functional]:

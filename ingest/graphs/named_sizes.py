@@ -59,11 +59,16 @@ class _Told:
         return self.text.format(*(names[size] for size in self.sizes))
 
 
-def named_sizes(graph: Functional, others: Sequence[Functional], taken: set[str]) -> NamedSizes | None:
-    """Return the sizes of a graph, which is `alike` the others, by names that are not `taken`; None without others."""
+def named_sizes(
+    graph: Functional, others: Sequence[Functional], taken: set[str], *, pulled: int = 0
+) -> NamedSizes | None:
+    """Return the sizes of a graph, which is `alike` the others, by names that are not `taken`; None without others.
+
+    The first `pulled` arguments, gradients that the forward of a training step has not, tell what no other does.
+    """
     if not others:
         return None
-    search = _Search(graph, others)
+    search = _Search(graph, others, pulled)
     told: dict[tuple[str, str], list[_Told | None]] = {}
     constants: dict[tuple[str, str], str] = {}
     for nodes in zip(graph.nodes, *(other.nodes for other in others), strict=True):
@@ -142,13 +147,14 @@ def _form(node: Node) -> tuple[object, ...]:
 class _Search:
     """What is known so far of the sizes of arguments and values, at all of the sizes."""
 
-    def __init__(self, graph: Functional, others: Sequence[Functional]) -> None:
+    def __init__(self, graph: Functional, others: Sequence[Functional], pulled: int) -> None:
         self.count = 1 + len(others)
         self.places: dict[Sizes, str] = {}  # sizes of arguments that differ, and where each is read first
         self.read: dict[Sizes, tuple[str, int]] = {}  # the same as argument and dimension
         self.values: dict[str, list[Sizes]] = {}  # shapes of single tensors that earlier nodes made
         tensors = [[a for a in g.arguments if isinstance(a, TensorArgument)] for g in (graph, *others)]
-        for alike in zip(*tensors, strict=True):
+        columns = [*zip(*tensors, strict=True)]
+        for alike in columns[pulled:] + columns[:pulled]:
             shape = list(zip(*(a.spec.shape for a in alike), strict=True))
             self.values[alike[0].name] = shape
             for d, size in enumerate(shape):

@@ -45,6 +45,7 @@ from rag_kernels.ingest.graphs.stand_ins import (
     bincount_of_minlength,
     of_backward,
     replaced_parameters,
+    windows_at_once,
 )
 
 _VALUE_READS = (DataDependentOutputException, DynamicOutputShapeException)
@@ -176,6 +177,7 @@ def trace(problem: Problem, *, known: Known | None = None) -> Trace:
         torch.no_grad(),
         shape_only_recurrence(),
         bincount_of_minlength(),
+        windows_at_once(),
         assertions_hold(),
         replaced_parameters(),
         Calls(known.calls if known else None) as calls,

@@ -1,7 +1,8 @@
 """What recording on fake tensors does in place of PyTorch: fixed shapes, modules that change, plain backward operators.
 
-Comes in: nothing; `bincount_of_minlength()`, `assertions_hold()` and `replaced_parameters()` hold inside their blocks,
-`Calls` counts inside its own, and `of_backward()` is a table for recording. Knows nothing of problems.
+Comes in: nothing; `bincount_of_minlength()`, `windows_at_once()`, `assertions_hold()` and `replaced_parameters()` hold
+inside their blocks, `Calls` counts inside its own, and `of_backward()` is a table for recording. Knows nothing of
+problems.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses import fake_impls
+from torch._decomp import decomposition_table
+from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.overrides import TorchFunctionMode
 
@@ -22,6 +24,7 @@ from rag_kernels.ingest.graphs.raising_branches import answer_that_goes_on
 # Kept whole: a scatter, a table's or a pool's gradient is one operator to a reader, and no sum of plain ones.
 _WHOLE = ("max_pool", "avg_pool", "embedding", "unfold", "cudnn", "miopen")
 _BINCOUNT = torch.ops.aten.bincount.default
+_WINDOWS = torch.ops.aten.unfold_backward.default
 _EQUAL = torch.ops.aten.equal.default
 _VALUE = torch.ops.aten._local_scalar_dense.default
 _ASKED = frozenset[Any]({torch.equal, Tensor.equal, torch.ops.aten.equal, _EQUAL})
@@ -48,6 +51,25 @@ def bincount_of_minlength() -> Iterator[None]:
         yield
     finally:
         table[_BINCOUNT] = dynamic
+
+
+@contextmanager
+def windows_at_once() -> Iterator[None]:
+    """Let overlapping windows be added into an empty tensor of the right shape inside the block.
+
+    PyTorch's rule for fakes adds one window after another: 11 s for the 625 of an `istft`.
+    """
+    kept = decomposition_table[_WINDOWS]
+    fake_tensor.torch_decomp_decompositions(_WINDOWS)  # remembered of its own rule, which is asked only once
+
+    def added(grad: Tensor, input_sizes: Sequence[int], dim: int, size: int, step: int) -> Tensor:
+        return grad.new_empty(input_sizes)
+
+    decomposition_table[_WINDOWS] = added
+    try:
+        yield
+    finally:
+        decomposition_table[_WINDOWS] = kept
 
 
 class _Callers(TorchFunctionMode):

@@ -89,7 +89,7 @@ def step_signatures(problem: FunctionalProblem) -> str:
     """Return the lines that begin the functions of a training step's source; "" for other problems."""
     if problem.step is None:
         return ""
-    taken = ", ".join(a.name for a in problem.arguments[pulled_arguments(problem) :])
+    taken = ", ".join(a.name for a in problem.arguments[pulled_arguments(problem.arguments, problem.step) :])
     keywords = ", ".join(["", "*", *(name for name, _ in problem.constants)]) if problem.constants else ""
     return f"def forward({taken}{keywords}):\ndef backward(grads, saved, {taken}{keywords}):"
 

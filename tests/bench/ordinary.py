@@ -5,7 +5,8 @@
 
 The folder holds problems as people have them in 2026, each written by the operators' names alone, before it was known
 what the writer makes of it. Each is drafted and judged as by `offline_kernelbench`, one candidate by default, in the
-precision that its docstring names (TF32 allowed on both sides, else strict; products of 16 bits are as they are).
+precision that its docstring names (TF32 allowed on both sides, else strict; products of 16 bits are as they are), and
+with its gradients as a step of training where the docstring says that it is trained.
 A row is printed and kept as soon as it is known. The table tells wins over the better of eager and `torch.compile`,
 and what stayed the library's.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import json
 import sys
 import time
@@ -49,7 +51,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path("ordinary.jsonl"))
     parser.add_argument("--table", nargs="+", type=Path, help="print the table of these files")
-    parser.set_defaults(enough=1e9, joint=False)
+    parser.set_defaults(enough=1e9)
     asked = parser.parse_args()
     if asked.table:
         print("\n".join(table(read(asked.table))))
@@ -65,17 +67,19 @@ def run(asked: argparse.Namespace) -> None:
     files = [f for f in find_problems([asked.folder]) if not asked.only or f.stem in asked.only][part - 1 :: parts]
     started = time.monotonic()
     with asked.out.open("a") as out:
-        for precision in PRECISIONS:
-            of_it = [f for f in files if f.stem not in done and precision == precision_of(f)]
-            for row in judged(of_it, precision, asked, started) if of_it else ():
+        for kind in itertools.product(PRECISIONS, (False, True)):
+            of_it = [f for f in files if f.stem not in done and kind == kind_of(f)]
+            for row in judged(of_it, *kind, asked, started) if of_it else ():
                 out.write(json.dumps(row) + "\n")
                 out.flush()
                 print(line(row), flush=True)
 
 
-def judged(files: list[Path], precision: str, asked: argparse.Namespace, started: float) -> Iterator[Row]:
+def judged(
+    files: list[Path], precision: str, trained: bool, asked: argparse.Namespace, started: float
+) -> Iterator[Row]:
     """Yield a row for each problem, in one judge."""
-    asked.precision = precision
+    asked.precision, asked.joint = precision, trained
     limits = Limits(
         precision=precision,
         without=frozenset(asked.without),
@@ -102,8 +106,10 @@ def left(row: Row) -> list[str]:
     return [name for name in names if name != "empty" and not operator(name).view]
 
 
-def precision_of(file: Path) -> str:
-    return "tf32" if "TF32" in file.read_text().splitlines()[0] else "strict"
+def kind_of(file: Path) -> tuple[str, bool]:
+    """Return which precision a problem's docstring names, and whether it is trained."""
+    told = file.read_text().splitlines()[0]
+    return "tf32" if "TF32" in told else "strict", "trained" in told
 
 
 HEAD = [

@@ -21,7 +21,18 @@ from rag_kernels.offline.graph.written_places import renamed
 
 OF_OURS = frozenset({base_name(HELD), base_name(SIZE)})
 DEEPEST = 4  # decompositions of parts of parts
-_IN_VAIN = ("fft_", "_fft", "quantized_", "fbgemm_", "linalg_eig", "linalg_svd", "linalg_qr", "linalg_lu")
+_IN_VAIN = (
+    "fft_",
+    "_fft",
+    "stft",
+    "istft",
+    "quantized_",
+    "fbgemm_",
+    "linalg_eig",
+    "linalg_svd",
+    "linalg_qr",
+    "linalg_lu",
+)
 _IN_ONE = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})  # of many steps, for which the library has a kernel
 
 

@@ -97,6 +97,18 @@ def diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, 
     return torch.where(here, source[..., place].unsqueeze(-1), moved).movedim((-2, -1), (dim1, dim2))
 
 
+def unfold_backward(grad: Tensor, shape: Sequence[int], dim: int, size: int, step: int) -> Tensor:
+    """Return windows of a size, a step apart, added where they were."""
+    from torch.nn.functional import pad
+
+    windows, pieces = grad.movedim(dim, -2), -(-size // step)  # of each window, as long as a step
+    made: Any = 0.0
+    for n in range(pieces):
+        piece = pad(windows[..., n * step : (n + 1) * step], [0, (n + 1) * step - min((n + 1) * step, size)])
+        made = made + pad(piece.flatten(-2), [n * step, (pieces - 1 - n) * step])
+    return pad(made, [0, shape[dim] - made.shape[-1]]).movedim(-1, dim)
+
+
 OWN_PARTS: dict[str, Callable[..., Any]] = {
     "aten.cov.default": cov,
     "aten.corrcoef.default": corrcoef,
@@ -108,4 +120,5 @@ OWN_PARTS: dict[str, Callable[..., Any]] = {
     "aten.as_strided.default": as_strided,
     "aten.diagonal_scatter.default": diagonal_scatter,
     "aten.empty.memory_format": empty,
+    "aten.unfold_backward.default": unfold_backward,
 }

@@ -34,7 +34,7 @@ class Halves:
 def halves(fp: FunctionalProblem, saving: int) -> Halves:
     """Return the two graphs of a training step."""
     assert fp.step is not None
-    pulled = pulled_arguments(fp)
+    pulled = pulled_arguments(fp.arguments, fp.step)
     grads, arguments = fp.arguments[:pulled], fp.arguments[pulled:]
     outputs, gradients = fp.results[: fp.step.outputs], fp.results[fp.step.outputs :]
     by_name = {node.name: node for node in fp.nodes}
@@ -51,7 +51,8 @@ def halves(fp: FunctionalProblem, saving: int) -> Halves:
 
     saved, again = _saved(gradients, by_name, behind, is_saved)
     kept = tuple(TensorArgument(name, "input", specs[name], "") for name in saved)
-    forward = live(replace(fp, arguments=arguments, results=(*outputs, *saved), step=None), fp.nodes)
+    told = tuple(size for size in fp.made if size.argument not in {a.name for a in grads})
+    forward = live(replace(fp, arguments=arguments, results=(*outputs, *saved), step=None, made=told), fp.nodes)
     rest = tuple(node for node in fp.nodes if node.name in again)
     backward = replace(fp, arguments=(*grads, *kept, *arguments), nodes=rest, results=gradients, step=None)
     return Halves(forward, backward, tuple(a.name for a in grads), saved, arguments)
