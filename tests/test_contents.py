@@ -423,14 +423,16 @@ def test_numbers_come_again_with_other_digits() -> None:
     assert 2**-9 < apart[0] < 2**-8 and apart[0] > 4 * apart[1] and apart[1] > 4 * apart[2] > 0, apart
 
 
-def test_a_content_comes_again_but_for_one_number() -> None:
-    value = torch.randn(40, 50)
+@pytest.mark.parametrize("value", [torch.randn(40, 50), torch.randn(50, 40).t()])
+def test_a_content_comes_again_but_for_one_number(value: torch.Tensor) -> None:
     other = with_one_other(value, torch.Generator().manual_seed(5))
     assert int((other != value).sum()) == 1 and torch.equal(other[other != value], 0.5 * value[other != value])
 
 
-def test_sums_lose_what_is_beside_a_few_huge_numbers() -> None:
+@pytest.mark.parametrize("turned", [False, True])
+def test_sums_lose_what_is_beside_a_few_huge_numbers(turned: bool) -> None:
     value = torch.randn(40, 50, generator=torch.Generator().manual_seed(6))
+    value = value.t() if turned else value
     few, beside = (with_few_huge(value, torch.Generator().manual_seed(7), others=others) for others in (False, True))
     assert float((few != beside).double().mean()) > 0.9
     for of in (few.double, beside.double), (few.double().square, beside.double().square):

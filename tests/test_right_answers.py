@@ -92,6 +92,27 @@ def test_a_step_is_decided_by_the_rounding_that_is_allowed(workers: Workers, ope
         assert not answers.check(outputs, None, None, noisy=False).results[0].ok
 
 
+SMALL_BESIDE = ENLARGED.replace(
+    "return torch.softmax(4 * self.linear(x), dim=-1)", "y = self.linear(x)\n        return y, y.mean()"
+)
+
+
+@pytest.mark.parametrize(("operands", "right"), [(2.0**-11, True), (0.0, False)])
+def test_small_elements_beside_a_single_number_are_as_exact_as_is_allowed(
+    workers: Workers, operands: float, right: bool
+) -> None:
+    fp = functionalize(problem_from_source("small_beside", SMALL_BESIDE.replace("32, 96", "512, 96")), workers=workers)
+    generator = torch.Generator().manual_seed(7)
+    content = [torch.randn(a.spec.shape, generator=generator) for a in fp.tensors]
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), content, seed=1)
+        answers = RightAnswers(module, module.call(), operands=operands)
+        with Perturbed(operands=to_tf32):
+            outputs = module.call()
+        found = answers.check(outputs, None, (4096.0, 4096.0), noisy=False, settle=True).results[0]
+    assert found.ok == right and (right or "where results are between" in found.where)
+
+
 RARE = """
 import torch
 from torch import nn

@@ -270,7 +270,7 @@ class RightAnswers:
         answer = self._without_steps(Answer(results, exact, "fp64"))
         # In fp64 the oracle rounds as badly as the module; a few sums that cancel have no scale of their own.
         if any(t.dtype == torch.float64 or t.numel() < FEW for t in results):
-            answer.noise = self._noise(answer)
+            answer.noise = self._noise(answer, operands=self.operands)
         return answer
 
     def _without_steps(self, answer: Answer) -> Answer:

@@ -241,7 +241,7 @@ def with_one_other(value: torch.Tensor, generator: torch.Generator) -> torch.Ten
     if not value.is_floating_point() or not value.numel():
         return value
     drawn = torch.randint(value.numel(), (SOME_DRAWN,), generator=generator, device=value.device)
-    other = value.clone()
+    other = value.clone(memory_format=torch.contiguous_format)
     flat = other.view(-1)
     at = drawn[flat[drawn].abs().nan_to_num(posinf=0.0).argmax()]
     flat[at] *= 0.5
@@ -254,6 +254,7 @@ def with_few_huge(value: torch.Tensor, generator: torch.Generator, *, others: bo
     """
     if value.dtype not in WHOLE_OF or value.numel() < 4 * FEW_HUGE_ONES:
         return value
+    value = value.contiguous()
     huge = value.reshape(-1)[:FEW_HUGE_ONES].abs().add(1).mul(1e4 if value.dtype == torch.float16 else 1e18)
     less = 0.5 * torch.rand(value.shape, generator=generator, device=value.device).to(value.dtype)
     rest = value * (1 - less) if others else value.clone()
