@@ -246,15 +246,21 @@ template <class T, bool LANES> float factor_at(uint64_t from, int lane, int term
                                 : lane / 8 * stride + lane % 8 * line + term * sizeof(T);
   return number_at(swizzled(at + offset, resident_block(), line), (const T*)nullptr);
 }
+// Tensor cores cut off what a sum has no room for.
+inline float cut_off(double sum) {
+  const float nearest = float(sum);
+  return std::fabs(double(nearest)) > std::fabs(sum) ? std::nextafterf(nearest, 0.0f) : nearest;
+}
 template <class T, int LANES_LEFT, int LANES_RIGHT, int N> void wgmma(float (&sums)[N], uint64_t a, uint64_t b, int more) {
   constexpr int terms = 32 / sizeof(T);
   const int lane = threadIdx.x % 32, top = threadIdx.x % 128 / 32 * 16 + lane / 4;
   float left[2][terms];
   for (int k = 0; k < 2 * terms; ++k) left[k / terms][k % terms] = factor_at<T, LANES_LEFT>(a, top + k / terms * 8, k % terms);
   for (int i = 0; i < N; ++i) {
-    if (!more) sums[i] = 0;
+    double sum = more ? sums[i] : 0;
     for (int k = 0; k < terms; ++k)
-      sums[i] += left[i / 2 % 2][k] * factor_at<T, LANES_RIGHT>(b, i / 4 * 8 + lane % 4 * 2 + i % 2, k);
+      sum += double(left[i / 2 % 2][k]) * factor_at<T, LANES_RIGHT>(b, i / 4 * 8 + lane % 4 * 2 + i % 2, k);
+    sums[i] = cut_off(sum);
   }
 }
 inline uint32_t shared_word(uint32_t at) { return *(uint32_t*)in_shared_memory(at, resident_block()); }
@@ -266,11 +272,12 @@ template <class T, int LANES_RIGHT, int N> void wgmma_registers(float (&sums)[N]
   for (int i = 0; i < 4; ++i) of_block[me][i] = a[i];
   group_sync<128>(0);
   for (int i = 0; i < N; ++i) {
-    if (!more) sums[i] = 0;
+    double sum = more ? sums[i] : 0;
     for (unsigned k = 0; k < 8; ++k) {
       const uint32_t left = of_block[warp + g * 4 + k % 4][i / 2 % 2 + k / 4 * 2] & 0xffffe000u;
-      sums[i] += __uint_as_float(left) * factor_at<T, LANES_RIGHT>(b, i / 4 * 8 + me % 4 * 2 + i % 2, k);
+      sum += double(__uint_as_float(left)) * factor_at<T, LANES_RIGHT>(b, i / 4 * 8 + me % 4 * 2 + i % 2, k);
     }
+    sums[i] = cut_off(sum);
   }
   group_sync<128>(0);
 }

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
 from support.emulated_texts import heads
@@ -221,6 +222,20 @@ def test_hopper_products_of_tf32(name: str, tmp_path: Path) -> None:
     case, parameters = TF32[name]
     fp, plan = drafted(name, case, parameters, "tma_load")
     assert 2**8 < ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
+
+
+@pytest.mark.parametrize("by_registers", [False, True])
+def test_tensor_cores_add_up_no_more_than_some_thousand_terms_of_tf32(by_registers: bool, tmp_path: Path) -> None:
+    """What they cut off of a sum leans towards zero, and grows with its terms."""
+    right = ("y", "torch.rand(16640, 40)") if by_registers else ("y.t()", "torch.rand(40, 16640)")
+    case = Case(f"return x @ {right[0]}", "torch.rand(24, 16640)", right[1])
+    fp, plan = drafted("long", case, CudaParameters(products=2, tensor=2, few=0), "CHAIN")
+    whole = re.sub(r"const int parts = tma_\w+\(.*\);", "const int parts = 1;", for_hopper(plan).candidate.source)
+    plan = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=whole))
+    x, y = torch.rand(24, 16640), torch.rand(16640, 40) if by_registers else torch.rand(40, 16640)
+    exact = x.double() @ (y if by_registers else y.t()).double()
+    [got] = numbers.caller(plan, fp, tmp_path)(x, y)
+    assert -2e-5 < float((got / exact - 1).mean()) < -1e-6  # -4e-5 by tensor cores alone
 
 
 def test_one_product_of_tf32_is_rounded_to_nearest(tmp_path: Path) -> None:

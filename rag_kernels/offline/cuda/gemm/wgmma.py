@@ -45,6 +45,8 @@ STRIP, NARROW = 32, 16  # columns that a warp stores at once, and where rows and
 STAGED = 16 * (STRIP + 8) * 4  # bytes through which a warp stores
 COPIED = 128  # lanes of each factor from which on copies that the copy engine can read are worth their while
 LINE = 128  # bytes of a swizzled line: one step of the depth, or 64 lanes of sixteen bits
+DEEP, CHAINED = 8192, 4096  # terms of TF32 from which on tensor cores add up so many at a time, and fp32 the rest
+MOST_ASIDE = 128  # columns of 64 rows of which a group may have the sums twice
 
 
 def shape_for(kernel: WgmmaKernel) -> Shape:
@@ -94,6 +96,7 @@ class WgmmaKernel(TailKernel):
     second: Matrix | None = None  # right factor of another product of the same left one; each has half of a tile
     results: Results | None = None  # where they can leave by the copy engine
     adds: Literal["", "in memory", "in clusters"] = "in memory"  # parts of a depth, where it may be split
+    chain: int = 0  # steps after which sums are put aside; 0: never
 
     def __post_init__(self) -> None:
         """Do nothing: the shape takes the place of a tile."""
@@ -176,6 +179,11 @@ class WgmmaKernel(TailKernel):
         fits = s.rows * s.columns * 4 <= self.stages * self.stage
         return "in clusters" if s.cluster == 1 and fits else "in memory"
 
+    def steps_of_chain(self) -> int:
+        """Return after how many steps sums are put aside: of a long depth in TF32, where there are registers."""
+        deep = self.numbers == "tf32" and self.contraction.count(self.contraction.depth) > DEEP
+        return CHAINED // self.depth if deep and self.shape.blocks * self.shape.columns <= MOST_ASIDE else 0
+
     @property
     def joins(self) -> bool:
         """Return whether the blocks of a cluster have parts of a depth."""
@@ -225,6 +233,7 @@ class WgmmaKernel(TailKernel):
         values += [f"SHARE = {piece // STRIP}"] if self.joins else []
         values += [] if self.adds else ["parts = 1"]
         values += [f"PIECE = {piece}, ROOMS = {rooms}"] if self.results else []
+        values += [f"CHAIN = {self.chain}"] if self.chain else []
         return f"constexpr int {', '.join(values)};"
 
     def body(self) -> list[str]:
@@ -238,6 +247,7 @@ class WgmmaKernel(TailKernel):
         fewer, more = (40, 232) if self.shape.groups == 2 else (32, 160)
         consumer = text.CONSUMER.replace("WALK", walk).replace("STEP", self.step()).replace("MULTIPLY", multiply)
         consumer = consumer.replace("MORE", str(more)).replace("ROOM\n", f"{ROOM}\n" if self.results else "")
+        consumer = consumer.replace("TWICE\n", text.TWICE if self.chain else "") + (text.TOGETHER if self.chain else "")
         strips = (
             self.strips()
             .replace("TAILS", "\n".join(indent(self.tails(several_too=not self.results))))
@@ -280,7 +290,9 @@ class WgmmaKernel(TailKernel):
 
     def step(self) -> str:
         """Return the products of a step."""
-        return text.FROM_REGISTERS if self.by_registers else text.FROM_SHARED
+        step = text.FROM_REGISTERS if self.by_registers else text.FROM_SHARED
+        aside, first = (text.ASIDE, "k % CHAIN") if self.chain else ("", "k")
+        return step.replace("ASIDE\n", aside).replace("FIRST", first)
 
     def strips(self) -> str:
         """Return the loop over the parts of a tile that go through shared memory."""
@@ -520,5 +532,5 @@ def wgmma_kernel(
         made.results = results_of(c, made.tail_loads())
     wanted = wanted if turned or not c.grouped or wanted[0] % 1000 % c.grouped == 0 else (0, *wanted[1:])
     made.shape = with_whole_lines(made, shape_of(wanted, shape_for(made)))
-    made.adds = made.way_to_add()
+    made.adds, made.chain = made.way_to_add(), made.steps_of_chain()
     return made

@@ -95,6 +95,7 @@ for (uint32_t item = first, number = 0; item < all; item += stride, ++number) {
   if (ALTERNATE && (mine || taken)) rk::mbarrier_wait(turns + 8 * mine, (mine ? taken : taken - 1) & 1);
   ++taken;
   int before = 0;
+TWICE
 WALK
   if (ALTERNATE && threadIdx.x % 128 == 0) rk::mbarrier_arrive(turns + 8 * (1 - mine));
   rk::wgmma_wait<0>();
@@ -129,8 +130,28 @@ STEP
     if (k + 1 < count) step(k + 1, odd);
   }"""
 
+# Tensor cores cut off what they add: of a long depth sums are put aside after some steps, and added as fp32 does.
+TWICE = "  float aside[BLOCKS][COLUMNS / 2] = {};\n"
+ASIDE = """\
+    if (k && k % CHAIN == 0) {
+      rk::wgmma_wait<0>();
+#pragma unroll
+      for (int h = 0; h < BLOCKS; ++h) {
+        rk::wgmma_hold(sums[h]);
+#pragma unroll
+        for (int u = 0; u < COLUMNS / 2; ++u) aside[h][u] += sums[h][u];
+      }
+    }
+"""
+TOGETHER = """
+#pragma unroll
+  for (int h = 0; h < BLOCKS; ++h)
+#pragma unroll
+    for (int u = 0; u < COLUMNS / 2; ++u) sums[h][u] += aside[h][u];"""
+
 # A step's products, of which those of the step before may still run.
 FROM_SHARED = """\
+ASIDE
 #pragma unroll
     for (int h = 0; h < BLOCKS; ++h) rk::wgmma_hold(sums[h]);
     rk::wgmma_fence();
@@ -142,7 +163,7 @@ FROM_SHARED = """\
         const uint32_t of_b = q % FOLLOW * RIGHT_STEP + q / FOLLOW * (COLUMNS * LINE);
         const uint64_t a = rk::wgmma_descriptor(left + h * HIGH + of_a, LEFT_LEADING, 8 * LINE, LINE);
         const uint64_t b = rk::wgmma_descriptor(right + of_b, RIGHT_LEADING, 8 * LINE, LINE);
-        MULTIPLY(sums[h], a, b, k | q);
+        MULTIPLY(sums[h], a, b, FIRST | q);
       }
     rk::wgmma_commit();
     if (k) {
@@ -163,14 +184,17 @@ FROM_REGISTERS = """\
           const uint32_t line = left + h * 8192 + lane_of / 32 * 4096 + term * 128;
           of_thread[h][q][u] = rk::shared_word(line + ((lane_of % 32 / 4 ^ term % 8) * 16 + lane_of % 4 * 4));
         }
+ASIDE
 #pragma unroll
     for (int h = 0; h < BLOCKS; ++h) rk::wgmma_hold(sums[h]);
     rk::wgmma_fence();
 #pragma unroll
     for (int q = 0; q < 4; ++q)
 #pragma unroll
-      for (int h = 0; h < BLOCKS; ++h)
-        MULTIPLY(sums[h], of_thread[h][q], rk::wgmma_descriptor(right + q * RIGHT_STEP, RIGHT_LEADING, 1024), k | q);
+      for (int h = 0; h < BLOCKS; ++h) {
+        const uint64_t b = rk::wgmma_descriptor(right + q * RIGHT_STEP, RIGHT_LEADING, 1024);
+        MULTIPLY(sums[h], of_thread[h][q], b, FIRST | q);
+      }
     rk::wgmma_commit();
     if (k) {
       rk::wgmma_wait<1>();
