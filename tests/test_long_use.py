@@ -92,7 +92,7 @@ def test_a_late_write_is_told_as_one_whatever_check_meets_it(judge: LocalJudge, 
         checks = Checks(subject, place := subject.bind(session), Findings(), frozenset())
         checks.relative = 1.0
         with pytest.raises(Stopped) as stopped:
-            checks._note_special(place, plain(0, len(session.specs)), Wrong("", "rare spikes", 1.0, ""), "rare spikes")
+            checks.note_special(place, plain(0, len(session.specs)), Wrong("", "rare spikes", 1.0, ""), "rare spikes")
     assert codes(stopped.value.verdict) == {"rejected", "rejected:late_write"}
 
 

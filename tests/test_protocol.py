@@ -177,7 +177,7 @@ TO_CANDIDATE: tuple[CandidateRequest, ...] = (
     Ready((0,)),
     Burst((0, 0)),
     Bind(TOLD, LAYOUT, LAYOUT, writable=False, strided="exchanged", like=0, shared_bytes=4096),
-    HoldDraw(0),
+    HoldDraw(0, 1),
     JoinExchange(0, 4096),
     ComposeContents((0,), (plain(0, 2),), (255,), cold=True),
     ComposeContents((0,), (plain(0, 2),), (255,), cold=False, late=1, watched=True),
@@ -204,6 +204,7 @@ TO_CANDIDATE: tuple[CandidateRequest, ...] = (
 )
 TO_REFERENCE: tuple[ReferenceRequest, ...] = (
     MakeDraw(3, "own", LAYOUT),
+    MakeDraw(3, "numbers of its own", LAYOUT, 2, (0.5,), (7, 100)),
     BringDraw(0, LAYOUT),
     EmptyExchange(),
     OfferDraw(0),

@@ -199,8 +199,8 @@ class Loaded:
                 reply = Hashed(digest(self.bound[at].tensors))
             case Bind():
                 self.bind(request, fds)
-            case HoldDraw(at):
-                self.hold(at)
+            case HoldDraw(at, draw):
+                self.hold(at, draw)
             case JoinExchange(at, size):
                 self.join(at, size, fds[0])
             case UseThreads(count, levels):
@@ -256,10 +256,10 @@ class Loaded:
         """Note whether calls since the code was bound, which may draw parameters, have drawn random numbers."""
         self.draws |= bool(self.bound) and not torch.equal(self.generator, torch.get_rng_state())
 
-    def hold(self, at: int) -> None:
-        """Keep the whole draw that lies in the shared memory now (GPU only)."""
+    def hold(self, at: int, draw: int) -> None:
+        """Keep the whole draw that lies in the shared memory now, under its number (GPU only)."""
         bound = self.bound[at]
-        bound.draws.append(bound.exchange.offered())
+        bound.draws[draw : draw + 1] = [bound.exchange.offered()]
         torch.cuda.synchronize()
 
     def join(self, at: int, size_bytes: int, fd: int) -> None:

@@ -166,8 +166,8 @@ class Reference:
                 self.ready(cold=cold, calls=calls)
             case WriteContent(recipe):
                 self.write(recipe)
-            case MakeDraw(seed, kind, layout):
-                reply = self.draw(seed, kind, attach(fds[0], layout, writable=True) if fds else [])
+            case MakeDraw(layout=layout):
+                reply = self.draw(request, attach(fds[0], layout, writable=True) if fds else [])
             case BringDraw(draw, layout):
                 self.bring(draw, layout, fds[0])
             case EmptyExchange():
@@ -221,13 +221,14 @@ class Reference:
             compose(raw, [draw[index] for draw in self.draws], part, self.fp.tensors[index].spec)
         torch.cuda.synchronize()
 
-    def draw(self, seed: int, kind: str, arena: list[torch.Tensor]) -> Drawn:
+    def draw(self, wanted: MakeDraw, arena: list[torch.Tensor]) -> Drawn:
         """Make one draw of all tensor arguments, in the arena or, on a GPU, there."""
         on_gpu = self.device.type != "cpu"
         places = [torch.empty_like(t) for t in self.module.values] if on_gpu else arena
-        made = self.maker.make(seed, kind, places)
+        made = self.maker.make(wanted.seed, wanted.kind, places, reals=wanted.reals, wholes=wanted.wholes)
         if on_gpu:
-            self.draws.append([t.reshape(-1).view(torch.uint8) for t in places])
+            at = len(self.draws) if wanted.again is None else wanted.again
+            self.draws[at : at + 1] = [[t.reshape(-1).view(torch.uint8) for t in places]]
         return made
 
     def bring(self, draw: int, layout: ArenaLayout, fd: int) -> None:

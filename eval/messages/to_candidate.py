@@ -88,9 +88,10 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class HoldDraw:
-    """GPU only: keep the draw that lies in the shared memory now: `Done`."""
+    """GPU only: keep the draw that lies in the shared memory now, in the place of the one of that number: `Done`."""
 
     at: int
+    draw: int
 
 
 @dataclass(frozen=True, slots=True)

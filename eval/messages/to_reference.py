@@ -40,11 +40,18 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class MakeDraw:
-    """Make one more draw of all tensor arguments: on a GPU there, else in the arena that comes along: `Drawn`."""
+    """Make one more draw of all tensor arguments: on a GPU there, else in the arena that comes along: `Drawn`.
+
+    On a GPU it takes the place of the draw of a number, if one is named. `reals` and `wholes` are what a candidate
+    names, for `NAMED` kinds.
+    """
 
     seed: int
     kind: str  # of `eval.traits.input_kinds`
     layout: ArenaLayout
+    again: int | None = None
+    reals: tuple[float, ...] = ()
+    wholes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

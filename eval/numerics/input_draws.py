@@ -17,6 +17,7 @@ from rag_kernels.eval.numerics.arranged_inputs import lines_of
 from rag_kernels.eval.numerics.balanced_inputs import any_size
 from rag_kernels.eval.numerics.shaped_noise import FEW, SHAPED, burst, clusters, other_nans, powers_of_two, with_zeros
 from rag_kernels.eval.traits.input_kinds import (
+    AGREEING,
     ANY_SIZE,
     BALANCED,
     BESIDE,
@@ -31,6 +32,7 @@ from rag_kernels.eval.traits.input_kinds import (
     IRREGULAR,
     KEPT,
     LARGE_PARAMETERS,
+    LATE,
     LINES,
     MASKED,
     MASKED_SPIKES,
@@ -59,6 +61,7 @@ MANY = 16  # lines of a parameter, of which three may be lost
 MADE_ELSEWHERE = frozenset(
     {
         "own",
+        *AGREEING,
         ENDS,
         IRREGULAR,
         KEPT,
@@ -171,6 +174,8 @@ def parameter_of(kind: str, value: torch.Tensor, generator: torch.Generator) -> 
     """Return a parameter such that what is exact of inputs of this kind is exact of both; as it is for other kinds."""
     if kind == POWERS:
         return powers_of_two(value, generator, throughout=True)
+    if kind == LATE:
+        return redraw(LATE, value, generator)
     return redraw(SMALL_WHOLE, value, generator) if kind in (SMALL_WHOLE, FAR_ANGLES) else value
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from rag_kernels.eval.numerics.arranged_inputs import lines_of
+from rag_kernels.eval.traits.input_kinds import GREATER, LESSER
 
 SUMMED = (
     torch.int64,
@@ -85,6 +86,45 @@ def put_same_sums(values: Sequence[torch.Tensor], generator: torch.Generator) ->
             both = drawn.gather(1, two)
             both = torch.where(kind.unsqueeze(1) == EXCHANGED, both.flip(1), both + beside[kind])
             value.copy_(drawn.scatter(1, two, both).to(value.dtype).reshape(value.shape))
+
+
+def put_agreeing(
+    floats: Sequence[torch.Tensor],
+    targets: Sequence[torch.Tensor],
+    places: Sequence[tuple[torch.Tensor, int]],
+    kind: str,
+    generator: torch.Generator,
+) -> None:
+    """Let targets of two values be what the sign of a tensor of their form says, and let places, which are below a
+    number, tell the largest of as many elements, as after training: by as much as its exponential still counts.
+
+    Or all targets are one of both.
+    """
+    for target in targets:
+        score = next((f for f in floats if f.shape == target.shape and f is not target), None)
+        if score is None:
+            continue
+        low, high = (target.min(), target.max()) if target.is_floating_point() else target.new_tensor([0, 1])
+        sign = {GREATER: torch.ones_like(score), LESSER: -torch.ones_like(score)}.get(kind, score.sign())
+        target.copy_(torch.where(sign > 0, high, low))
+        margin = 8 + 3 * torch.rand((), generator=generator, device=score.device)
+        size = margin + 0.3 * torch.randn(score.shape, generator=generator, device=score.device)
+        score.copy_((sign * size).to(score.dtype))
+    for place, count in places:
+        for score in floats:
+            dim = next((d for d in range(score.dim()) if _but(score.shape, d) == place.shape), None)
+            if dim is None or score.shape[dim] != count or bool((place < 0).any()) or bool((place >= count).any()):
+                continue
+            score.copy_(0.1 * torch.randn(score.shape, generator=generator, device=score.device))
+            margin = math.log(count) + 7.5 + 1.5 * torch.rand((), generator=generator, device=score.device)
+            at = place.long().unsqueeze(dim)
+            score.scatter_(dim, at, margin.to(score.dtype).expand(at.shape))
+            break
+
+
+def _but(shape: torch.Size, dim: int) -> torch.Size:
+    """Return a shape without one of its dimensions."""
+    return torch.Size(size for d, size in enumerate(shape) if d != dim)
 
 
 def beside_others(value: torch.Tensor, others: Sequence[torch.Tensor], generator: torch.Generator) -> torch.Tensor:

@@ -19,11 +19,14 @@ from rag_kernels.eval.traits.input_kinds import (
     DEEP,
     DEEPEST,
     EDGES,
+    EVERY,
     FADING,
     FAR_ANGLES,
     FAR_APART,
+    HARDLY_JOINED,
     HUGE,
     INFINITE,
+    LATE,
     LOW,
     MASKED,
     MASKED_SPIKES,
@@ -211,12 +214,52 @@ def _sides(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Put every place of a dimension on one of two sides, the same for dimensions as long in all inputs of a call:
     elements that are on one side in both of the last two are large, and others as far below zero.
     """
+    return 3 * _signs_of_sides(x, generator) + 0.3 * x
+
+
+def _hardly_joined(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Put every place of a dimension on one of two sides, as above: elements on one side are about one, and others next
+    to nothing, about as much of it throughout.
+    """
+    power = -7 - 2 * torch.rand((), generator=generator, device=x.device)
+    size = 0.5 + 0.3 * x.abs()
+    return torch.where(_signs_of_sides(x, generator) > 0, size, size * 10**power)
+
+
+def _signs_of_sides(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     signs = torch.ones((), device=x.device)
     for dim in range(max(0, x.dim() - 2), x.dim()):
         common = torch.Generator(x.device).manual_seed(generator.initial_seed() + x.shape[dim])
         side = torch.randint(0, 2, x.shape[dim : dim + 1], generator=common, device=x.device)
         signs = signs * (2.0 * side - 1).reshape(-1, *(1 for _ in x.shape[dim + 1 :]))
-    return 3 * signs + 0.3 * x
+    return signs
+
+
+def _every(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Raise every so many elements of a row, from 2 to 256, by 6; or as many beside each other."""
+    rows = lines_of(x)
+    count, n = rows.shape
+    drawn = torch.rand(3, count, 1, generator=generator, device=x.device)
+    apart = (2 ** (1 + (8 * drawn[0]).floor())).long()
+    first = (drawn[1] * apart).long()
+    places = torch.arange(n, device=x.device)
+    among = places % apart == first
+    beside = torch.div(places * apart, n, rounding_mode="floor") == first
+    return (rows + 6 * torch.where(drawn[2] < 0.7, among, beside)).reshape(x.shape)
+
+
+def _late(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Make matrices a half on their diagonals but for one place, the same in all inputs of a call, which is one; what
+    has one dimension has next to nothing there, and ones elsewhere.
+    """
+    at = generator.initial_seed() % 2
+    if x.dim() < 2:
+        start = torch.ones_like(x)
+        start[at : at + 1] = 10 ** (-3 - 2 * torch.rand((), generator=generator, device=x.device))
+        return start
+    late = 0.5 * torch.eye(*x.shape[-2:], device=x.device)
+    late[at : at + 1, at : at + 1] *= 2
+    return late.expand(x.shape).clone()
 
 
 def _pivots(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -381,6 +424,9 @@ SHAPED: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     CREST: _crest,
     CLIMB: _climb,
     PIVOTS: _pivots,
+    EVERY: _every,
+    HARDLY_JOINED: _hardly_joined,
+    LATE: _late,
     SIDES: _sides,
     MIXED: _mixed,
     SORTED_ROWS: _sorted_rows,

@@ -7,7 +7,7 @@ form of the arguments as a candidate's worker hears it. Knows nothing of that wo
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
@@ -48,7 +48,7 @@ class BoundBuffers:
     number: int
     content: Arena
     outputs: Arena | None  # on a GPU they come through the session's shared memory
-    held: int = 0  # draws that the worker has on its GPU
+    held: list[int] = field(default_factory=list)  # draws that the worker has on its GPU, as they were made
     restarts: int = 0  # of the session, when its memory was shared
     poison: int = POISONS[0]
     seen: bytes = b""  # fingerprint of what the last call left, if it was compared and no call came since

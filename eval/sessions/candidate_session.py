@@ -162,16 +162,18 @@ class LoadedCandidate(CandidateWorker):
         if place.restarts != place.session.restarts:
             fd, size_bytes = place.session.share()
             self.ask(JoinExchange(place.number, size_bytes), Done, fds=[fd])
-            place.held, place.restarts = 0, place.session.restarts
-        for draw in range(place.held, place.session.drawn):
+            place.held, place.restarts = [], place.session.restarts
+        for draw, made in enumerate(place.session.made):
+            if place.held[draw : draw + 1] == [made]:
+                continue
             place.session.ask(OfferDraw(draw), Done)
             try:
-                self.send(HoldDraw(place.number), Done, deadline_s=self.limits.open_s)
+                self.send(HoldDraw(place.number, draw), Done, deadline_s=self.limits.open_s)
             except WorkerFailed as failure:
                 if failure.kind == "memory":
                     raise self.no_room() from failure
                 raise Stopped(failure_verdict(failure, "load", self.limits.open_s), alive=failure.alive) from failure
-            place.held += 1
+            place.held[draw : draw + 1] = [made]
 
     def prepare(self, place: BoundBuffers, recipe: Recipe, *, cold: bool = False, written: bool = False) -> None:
         """Lay out the content of the next call, poison the outputs, and leave nothing of the call before.

@@ -31,6 +31,7 @@ from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.eval.sessions.reference_worker import ReferenceWorker, Resources
 from rag_kernels.eval.sessions.remembered_contents import RememberedContents
+from rag_kernels.eval.traits.named_numbers import NOTHING_NAMED, NamedNumbers
 
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
 SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
@@ -46,6 +47,8 @@ class ProblemContents(ReferenceWorker):
         self.died = 0  # of contents: how often the reference worker did
         self.restarts = 0  # of the reference worker: its draws and its shared memory are others then
         self.draws: list[Arena] = []  # CPU; on a GPU the reference worker has them
+        self.made: list[int] = []  # of each draw, by which number of seeds: it may have been made again
+        self._seeds = 0
         self.drawn = self.own_draws = 0
         self.answered: set[int] = set()
         self.own = Drawn((), ordered=(False,) * len(fp.tensors))  # what the last draw of the problem's own looked like
@@ -87,14 +90,20 @@ class ProblemContents(ReferenceWorker):
         self.movable = [may and i not in computed for i, may in enumerate(self.movable)]
         return ()
 
-    def make_draw(self, kind: str) -> list[bool]:
-        """Make one more draw; return for each tensor whether the arrangement of its elements means something."""
-        if not self.on_gpu:
+    def make_draw(self, kind: str, named: NamedNumbers = NOTHING_NAMED, *, again: int | None = None) -> list[bool]:
+        """Make one more draw, or one in the place of a draw (`again`); return for each tensor whether the arrangement
+        of its elements means something. `named` are numbers that it is to have something of.
+        """
+        at = self.drawn if again is None else again
+        if not self.on_gpu and again is None:
             self.draws.append(Arena(self.specs))
-        fds = () if self.on_gpu else (self.draws[-1].fd,)
-        seed = self.rng.getrandbits(40)
-        reply = self.ask(MakeDraw(seed, kind, ArenaLayout(tuple(self.specs))), Drawn, fds=fds)
-        self.drawn += 1
+        fds = () if self.on_gpu else (self.draws[at].fd,)
+        layout, seed = ArenaLayout(tuple(self.specs)), self.rng.getrandbits(40)
+        reply = self.ask(MakeDraw(seed, kind, layout, again, named.reals, named.wholes), Drawn, fds=fds)
+        self.drawn += again is None
+        self._seeds += 1
+        self.made[at : at + 1] = [self._seeds]
+        self.answered.discard(at)
         if kind == "own":
             self.own = reply
         return list(reply.structured)
@@ -152,7 +161,7 @@ class ProblemContents(ReferenceWorker):
             arena.close()
         self.unshare()
         self.restarts += 1
-        self.draws, self.drawn, self.answered, self.normal = [], 0, set(), None
+        self.draws, self.made, self.drawn, self.answered, self.normal = [], [], 0, set(), None
         self._fresh, self.remembered = None, self._nothing_remembered()
         self.worker = self.open_worker()
         for _ in range(self.own_draws):
@@ -216,9 +225,7 @@ class ProblemContents(ReferenceWorker):
         if self.on_gpu:  # where it holds the old ones until it ends
             return
         for draw in again:
-            fds = (self.draws[draw].fd,)
-            self.ask(MakeDraw(self.rng.getrandbits(40), "own", ArenaLayout(tuple(self.specs))), Drawn, fds=fds)
-            self.answered.discard(draw)
+            self.make_draw("own", again=draw)
         self._fresh = again
 
     @property

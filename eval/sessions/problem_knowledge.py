@@ -95,6 +95,8 @@ class ProblemKnowledge:
     tiles: FoundSizes | None = None
     tiled: Sequence[Sequence[FoundSizes]] = ()
     drawn: FoundSizes | None = None
+    at_named: Callable[[Sequence[int]], FoundSizes] | None = None
+    named: list[FoundSizes] = field(default_factory=list)
     leader: Leader = field(default_factory=Leader)
     idle: list[Worker] = field(default_factory=list)
 
@@ -121,6 +123,13 @@ class ProblemKnowledge:
             notes.append(fp.notice)
         return notes
 
+    def sizes_named(self, wholes: Sequence[int]) -> FoundSizes | tuple[()]:
+        """Return the problem at sizes that a candidate names; none where such are not tried."""
+        if self.at_named is None:
+            return ()
+        self.named.append(self.at_named(wholes))
+        return self.named[-1]
+
     def close(self) -> None:
         opened = (self.small, self.session)
         for session in {id(s): s for s in opened if s is not None}.values():
@@ -138,6 +147,7 @@ class ProblemKnowledge:
             self.multiples,
             self.tiles,
             self.drawn,
+            *self.named,
             *(sizes for lengths in self.tiled for sizes in lengths),
         )
         for sizes in found:

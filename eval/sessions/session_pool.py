@@ -51,6 +51,7 @@ from rag_kernels.eval.sizes.tried_sizes import (
     Tiled,
     Within,
     drawn,
+    exactly,
     fewest,
     multiples,
     opened_sizes,
@@ -301,6 +302,7 @@ class Sessions:
             tiles=self._gross_at(fp, tiles(rng), idle),
             tiled=[[self._of_tiles(session, number, of, idle) for of in UNITS] for number in range(MOST_TILED)],
             drawn=self._gross_at(fp, drawn(rng), idle),
+            at_named=lambda wholes: self._gross_at(fp, exactly(rng, wholes), idle),
         )
 
     def _gross_at(self, fp: FunctionalProblem, sizes: Sequence[Sizes], idle: list[Worker] | None) -> FoundSizes:

@@ -11,6 +11,7 @@ from rag_kernels.eval.buffers.call_content import Recipe, plain, whole_draw
 from rag_kernels.eval.messages.to_reference import AskForProbes, Probes
 from rag_kernels.eval.sessions.problem_contents import ProblemContents
 from rag_kernels.eval.traits.input_kinds import (
+    AGREEING,
     AT_CONSTANTS,
     BESIDE,
     CONSTANT_ROWS,
@@ -24,8 +25,10 @@ from rag_kernels.eval.traits.input_kinds import (
     KEPT,
     LINES,
     MIXED,
+    NAMED,
     NEARLY,
     NON_FINITE,
+    OF_ITS_RANGE,
     OF_ITS_SIDE,
     ONE_END,
     OUT_OF_RANGE,
@@ -41,6 +44,7 @@ from rag_kernels.eval.traits.input_kinds import (
     TWICE,
     UNEVEN,
 )
+from rag_kernels.eval.traits.named_numbers import NOTHING_NAMED, NamedNumbers
 from rag_kernels.eval.traits.suitable_kinds import may_be_given
 
 MOST_DIED = 3  # contents of which the module's process dies: each costs a new one
@@ -60,6 +64,8 @@ class SpecialDraws:
         self.kinds: dict[str, int | None] = {}
         self.unsound: dict[int, set[int]] = {}  # by draw, outputs for which the module has no sound answer
         self._own_kinds: list[str] | None = None
+        self._slots: dict[str, int] = {}  # draws of numbers that candidates name, each made again for the next one
+        self._sides: dict[str, str] = {}  # by kind of these, on which part of the numbers the module was sound
         contents.after_restart.append(self._forget)
 
     def _forget(self) -> None:
@@ -67,7 +73,7 @@ class SpecialDraws:
 
         After a few of which it died none is tried any more.
         """
-        self.unsound = {}
+        self.unsound, self._slots = {}, {}
         if self._contents.died >= MOST_DIED:
             others = (INFINITE, OUT_OF_RANGE, NON_FINITE, OVERFLOW, *LINES, *TWICE)
             self.kinds = dict.fromkeys((*PROBES, *INTEGER_KINDS, *SPECIAL, *others))
@@ -96,7 +102,19 @@ class SpecialDraws:
             contents.on_one_side
             and kind in SPECIAL
             and kind
-            not in (*SEARCHED, *SINGLES, *SIZES, *BESIDE, AT_CONSTANTS, IRREGULAR, DISORDER, NEARLY, UNEVEN, KEPT)
+            not in (
+                *AGREEING,
+                *SEARCHED,
+                *SINGLES,
+                *SIZES,
+                *BESIDE,
+                AT_CONSTANTS,
+                IRREGULAR,
+                DISORDER,
+                NEARLY,
+                UNEVEN,
+                KEPT,
+            )
         )
         if kind == ENDS:
             return next((draw for end in ("", *ONE_END) if (draw := self._sound_draw(kind, end)) is not None), None)
@@ -104,11 +122,31 @@ class SpecialDraws:
             return draw  # whole exponents take both sides, where others do not
         return self._sound_draw(kind, OF_ITS_SIDE if sided else "")
 
-    def _sound_draw(self, kind: str, side: str = "") -> int | None:
+    def named(self, kind: str, named: NamedNumbers) -> int | None:
+        """Make a draw that has something of numbers which a candidate names, in the place of the last one of the kind;
+        None where the module gives no sound answer to any.
+        """
+        if self._contents.died >= MOST_DIED:
+            return None
+        sides = (OF_ITS_SIDE, OF_ITS_RANGE) if self._contents.on_one_side else ("", OF_ITS_SIDE, OF_ITS_RANGE)
+        for side in sorted(sides, key=lambda side: side != self._sides.get(kind)):
+            draw = self._sound_draw(kind, side, named, again=self._slots.get(kind))
+            if self._contents.died >= MOST_DIED or kind not in self._slots:
+                return None  # its worker died of it
+            if draw is not None:
+                self._sides[kind] = side
+                return draw
+        return None
+
+    def _sound_draw(
+        self, kind: str, side: str = "", named: NamedNumbers = NOTHING_NAMED, *, again: int | None = None
+    ) -> int | None:
         """Make a draw of a kind; return its number, or None where the module gives no sound answer to it."""
         contents = self._contents
-        contents.make_draw(f"{kind}{side}")
-        draw = contents.drawn - 1
+        contents.make_draw(f"{kind}{side}", named, again=again)
+        draw = contents.drawn - 1 if again is None else again
+        if kind in NAMED:
+            self._slots[kind] = self.kinds[kind] = draw
         reply = contents.try_answer(draw, noisy=kind not in EXACT, moved=kind in ILL_CONDITIONED)
         if kind in (NON_FINITE, OVERFLOW):
             return draw if reply is not None and not reply.finite and reply.oracle == "fp64" else None

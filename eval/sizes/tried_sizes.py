@@ -7,6 +7,7 @@ written at them is for `ingest.functional.sizes`.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Literal, NamedTuple
 
@@ -91,6 +92,16 @@ class Drawn(NamedTuple):
     of: int
 
 
+class Exactly(NamedTuple):
+    """All sizes, by their numbers: what each is to be, or (behind it, if it is not zero) of how many it is to leave so
+    many as a rest; one of them alone, where all do not go together.
+    """
+
+    values: tuple[tuple[int, int], ...]
+    first: int
+    sizes: Literal["exactly"] = "exactly"
+
+
 class Within(NamedTuple):
     """Sizes of the inputs, or of the batch, alone: for kernels that refuse what the module was not made with."""
 
@@ -113,6 +124,7 @@ WIDE_TILES, WIDE_TIMES, OTHER_WIDE_TIMES = (512, 1024), 5, (3, 7, 9, 11)
 FEED_FORWARD = 4  # times as wide are hidden layers of it, the first that is tried
 OTHER_MULTIPLES = (2, 3, 8)
 MOST_DRAWN, DRAWN_TIMES = 3, 8.0  # sizes, and by how much they are less or more at most
+MOST_NAMED, MOST_NAMED_SIZES = 1 << 16, 12
 USUAL = 4096  # of which hidden layers and contexts are multiples
 RUNGS = (*(Rung(reach, least) for reach in reversed(REACHES) for least in (64, 128, 256)), Rung("batch", 2))
 NARROWER: tuple[Reach, ...] = ("inputs", "batch")
@@ -128,6 +140,7 @@ Sizes = (
     | Multiple
     | Tiled
     | Drawn
+    | Exactly
     | Within
 )
 
@@ -163,6 +176,26 @@ def drawn(rng: random.Random) -> list[Drawn]:
     usual = [Drawn(number, DRAWN_TIMES ** rng.random(), USUAL) for number in range(MOST_DRAWN)]
     drawn = [Drawn(number, DRAWN_TIMES ** rng.uniform(-1, 1), 1) for number in range(MOST_DRAWN)]
     return [*rng.sample(usual, len(usual)), *rng.sample(drawn, len(drawn))]
+
+
+def exactly(rng: random.Random, wholes: Sequence[int]) -> list[Exactly]:
+    """Return at which sizes a kernel is tried that names such numbers: each of these for each size, then one beside
+    them, and rests.
+
+    No powers of two, which tiles are and the problem's own sizes, nor few elements.
+    """
+    some = [w for w in wholes if FEWEST.stop <= w <= MOST_NAMED and w & (w - 1)][:MOST_NAMED_SIZES]
+    if not some:
+        return []
+    some = rng.sample(some, len(some))
+    lines = [tuple((some[(at + 2 * i) % len(some)], 0) for i in range(MOST_GROWN)) for at in range(len(some))]
+
+    def aside() -> tuple[int, int]:
+        value, of = rng.choice(some), rng.choice(some)
+        return (value, of) if value < of else (value + rng.choice((1, -1)), 0)
+
+    lines += [tuple(aside() for _ in range(MOST_GROWN)) for _ in range(MOST_NAMED_SIZES)]
+    return [Exactly(values, rng.randrange(MOST_DRAWN)) for values in lines]
 
 
 def rests(rng: random.Random) -> list[int]:

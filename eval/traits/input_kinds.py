@@ -20,6 +20,7 @@ MASKED_SPIKES = "spikes beside masked places"  # in one row, which a look at eit
 CREST, CLUSTERS, PIVOTS, OVERFLOW, BRINK, HUGE = "crest", "clusters", "pivots", "overflow", "brink", "huge"
 CLIMB = "rows that climb once"  # by as much as an exponential takes, but not a sum of them
 SORTED_ROWS = "sorted rows"  # up or down: each element is a new largest, or none is
+EVERY = "large at every so many places"  # as lanes and threads share a row out, or in one block of it
 TWINS = "rows alike but for one"  # element, each row and the next
 # Of what is computed element by element: inputs that were searched for, whose results are close to zero though they are
 # not, or nearly overflow.
@@ -70,9 +71,12 @@ FAR_ANGLES = "angles far from zero"
 # Lines that differ in two neighbours, by which sums, checksums and polynomials of a line stay as they are.
 SAME_SUMS = "lines of the same sums"
 OF_ITS_SIDE = ", of the problem's own sign"  # behind a kind: where the module is not sound on both sides of zero
+OF_ITS_RANGE = ", from the problem's own least to its greatest"  # behind a kind: where it is not sound beyond
 # Of what is done again and again with one operand: lines that belong to one of two sides, and hardly to the other, so
 # that what goes from one to the other takes many steps.
 SIDES = "two sides"
+HARDLY_JOINED = "two sides, hardly joined"  # with next to nothing from one to the other
+LATE = "what comes late"  # of such, too: one direction that a start hardly has grows twice as fast as all others
 # Operands that make up for each other: a small one and large ones, taken in turn; one that cancels a large one; zero
 # beside others far below it; what is weighed by little and as much larger. Lines of any size that there are numbers of.
 FAR_TOGETHER, CANCELLING, BELOW_ZERO = "factors far together", "operands that cancel", "operands below a zero"
@@ -88,6 +92,13 @@ FIRST_FAINT, LAST_FAINT, NEARLY_ALIKE = (
 BESIDE = (FIRST_FAINT, LAST_FAINT, NEARLY_ALIKE)
 # Inputs of one number, which a problem may have made a constant: a temperature, the number of a step. So many times.
 SINGLES = {f"single numbers, {times} times": times for times in (0.005, 0.5, 2.0)}
+# What has something of numbers that a candidate names: those of a moderate size, and all.
+NAMED_NUMBERS, FAR_NAMED_NUMBERS = "numbers of its own", "far numbers of its own"
+NAMED = (NAMED_NUMBERS, FAR_NAMED_NUMBERS)
+# What a module that has learnt makes of inputs and targets: one agrees with the other, by much; or all targets are
+# the greater of two values, or the lesser.
+AGREE, GREATER, LESSER = "inputs that agree", "inputs that agree, the greater", "inputs that agree, the lesser"
+AGREEING = (AGREE, GREATER, LESSER)
 TAILS = "tails of both sides"  # of what goes to nothing on one of them, and is exact there
 SPECIAL = (
     EDGES,
@@ -104,6 +115,7 @@ SPECIAL = (
     PIVOTS,
     SORTED_ROWS,
     TWINS,
+    EVERY,
     ROOTS,
     PEAKS,
     NEXT_TO_ZERO,
@@ -139,9 +151,12 @@ SPECIAL = (
     FAR_APART,
     SAME_SUMS,
     SIDES,
+    HARDLY_JOINED,
+    LATE,
     *BALANCED,
     *SIZES,
     *BESIDE,
+    *AGREEING,
     *SINGLES,
     TAILS,
 )

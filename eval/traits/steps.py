@@ -23,14 +23,17 @@ from rag_kernels.eval.traits.input_kinds import (
     CREST,
     DEEP,
     DEEPEST,
+    EVERY,
     FADING,
     FAR_ANGLES,
     FAR_APART,
     FAR_PARAMETERS,
     FAR_TOGETHER,
+    HARDLY_JOINED,
     HUGE,
     INTEGERS,
     LARGE_PARAMETERS,
+    LATE,
     LOW,
     MASKED,
     MASKED_SPIKES,
@@ -293,14 +296,14 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
             return False
         mixes = any(t.cost in ("product", "recurrent") or t.near for t in traits)
         return not mixes and (is_elementwise(fp) or all(s.dtype != "float64" for s in fp.outputs))
-    if kind == SIDES:
+    if kind in (SIDES, HARDLY_JOINED, LATE):
         return repeats_itself(fp)
     if kind == SAME_SUMS:
         return compares(fp) and not is_elementwise(fp)
     if kind == CLUSTERS:
         floats = [a for a in fp.tensors if a.role == "input" and "float" in a.spec.dtype]
         return len(floats) > 1 and not is_elementwise(fp)
-    if kind in (PIVOTS, SORTED_ROWS, TWINS):
+    if kind in (PIVOTS, SORTED_ROWS, TWINS, EVERY):
         return not is_elementwise(fp)
     if kind in SEARCHED:
         return is_elementwise(fp) and not has_steps(fp) and any(s.dtype == "float32" for s in fp.outputs)

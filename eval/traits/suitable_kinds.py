@@ -12,6 +12,8 @@ from rag_kernels.eval.records import FunctionalProblem, TensorArgument
 from rag_kernels.eval.traits.aten import operator
 from rag_kernels.eval.traits.index_ties import first_of_equals
 from rag_kernels.eval.traits.input_kinds import (
+    AGREE,
+    AGREEING,
     ALIKE,
     AT_CONSTANTS,
     CONSTANT_ROWS,
@@ -70,6 +72,8 @@ def may_be_given(
     if kind == DISORDER and not (structured or ordered):
         return False
     if kind == UNEVEN and not (structured and any(len(a.spec.shape) == 1 for a in integers)):
+        return False
+    if kind in AGREEING and not (masks or (fp.bounds and kind == AGREE)):
         return False
     if kind in TWICE and alike_inputs(fp) == tuple(range(len(fp.tensors))):
         return False

@@ -27,6 +27,7 @@ from rag_kernels.eval.sessions.candidate_failure import Stopped
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.traits.named_numbers import NamedNumbers
 from rag_kernels.eval.trial.checks import Checks, Findings
 from rag_kernels.eval.trial.long_use_checks import AFTER_REFUSED
 from rag_kernels.eval.trial.precision_checks import products
@@ -34,7 +35,7 @@ from rag_kernels.eval.trial.precision_checks import products
 MOST_RESTS_S = 10.0
 MOST_TILES_S, MOST_OF_TILES_S = 3.0, 10.0  # of a kernel that takes any size, and of one that refuses some
 FEW_LINES, LONG_LINE = 3, 1024
-MOST_DRAWN_S, MOST_MULTIPLES_S = 3.0, 1.5
+MOST_DRAWN_S, MOST_MULTIPLES_S, MOST_NAMED_S = 3.0, 1.5, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ GROWN = Sizes("grown sizes", beyond=True, together=True)
 SQUARE = Sizes("sizes as large as each other", together=True)
 MULTIPLES = Sizes("sizes so many times as large as each other", together=True, most_s=MOST_MULTIPLES_S)
 TILES = Sizes("numbers of tiles", together=True, most_s=MOST_TILES_S)
+NAMED = Sizes("sizes that it names", together=True, most_s=MOST_NAMED_S)
 DRAWN = Sizes("drawn sizes", together=True, most_s=MOST_DRAWN_S)
 NARROWED = Sizes("other sizes of its inputs", beyond=True, together=True)
 LEAST = Sizes("least sizes", together=True)  # a few hundred elements, with each rest that a vector leaves
@@ -84,13 +86,21 @@ def _is_long(session: ProblemSession) -> bool:
 class OtherSizes:
     """What one candidate did at other sizes so far: `served` those at which it was right.
 
-    `refused` says where it raised, where that is no fault since narrower sizes are tried later (`may_refuse`).
-    `smallest` are those that it takes where it refuses the usual small ones, `tiny` those of microseconds a call.
+    `refused` says where it raised, where that is no fault since narrower sizes are tried later (`may_refuse`). `names`
+    tells which numbers it names. `smallest` are those that it takes where it refuses the usual small ones, `tiny` those
+    of microseconds a call.
     """
 
     def __init__(
-        self, known: ProblemKnowledge, found: Findings, without: frozenset[str], *, may_refuse: bool = False
+        self,
+        known: ProblemKnowledge,
+        found: Findings,
+        without: frozenset[str],
+        names: Callable[[], NamedNumbers] = NamedNumbers,
+        *,
+        may_refuse: bool = False,
     ) -> None:
+        self.names = names
         self.known, self.found, self.without, self.may_refuse = known, found, without, may_refuse
         self.served: list[FunctionalProblem] = []
         self.refused = ""
@@ -242,6 +252,7 @@ class OtherSizes:
             yield MULTIPLES, self.known.multiples or ()
             yield TILES, self.known.tiles or ()
             yield DRAWN, self.known.drawn or ()
+            yield NAMED, self.known.sizes_named(self.names().wholes)
         yield FEW, self.known.few.get("all", ())
         yield GROWN, self.known.grown or ()
 
@@ -262,7 +273,7 @@ class OtherSizes:
                 break
         if alive and right and sizes is FEW:
             self.found.checks.append(f"{len(right)} times {sizes.name}")
-        if alive and right and sizes in (SQUARE, MULTIPLES, TILES, DRAWN):
+        if alive and right and sizes in (SQUARE, MULTIPLES, TILES, DRAWN, NAMED):
             self._note(sizes, len(right))
         if alive and right and sizes is GROWN:
             self.found.checks.append(f"{sizes.name}: {'; '.join(right)}")

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from rag_kernels.eval.build.compile import OBJECT, taken_names
+from rag_kernels.eval.traits.named_numbers import NamedNumbers, named_numbers
 
 _MATHEMATICS = """
 acosh? asinh? atan2? atanh cbrt ceil copysign cosh? erfc? exp exp2 exp10 expm1 fabs fdim floor fma fmax fmin fmod frexp
@@ -80,6 +81,14 @@ def looks_around(library: Path, source: str, *, on_gpu: bool) -> str:
     found += ["when it was built"] * bool(_BUILT.search(source))
     found += ["a system call of its own"] * bool(_SYSCALL.search(source))
     return ", ".join(sorted(found)[:SHOWN])
+
+
+def numbers_it_names(library: Path | None, source: str, *, on_gpu: bool) -> NamedNumbers:
+    """Return which numbers a candidate names: its text and, on a CPU, its code."""
+    if library is None or on_gpu:
+        return named_numbers(source)
+    own = library.with_name(OBJECT)
+    return named_numbers(source, _instructions(library), own.read_bytes() if own.is_file() else b"")
 
 
 def hidden(text: str) -> list[str]:

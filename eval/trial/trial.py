@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from time import perf_counter
 from typing import TypeVar
 
@@ -37,6 +38,7 @@ from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.timing.baseline import Baseline
+from rag_kernels.eval.traits.named_numbers import NamedNumbers
 from rag_kernels.eval.trial.activity_checks import done_means_done, nothing_came_later, waits_for_its_inputs
 from rag_kernels.eval.trial.checks import FINITE_ONLY, Checks, Findings
 from rag_kernels.eval.trial.long_use_checks import (
@@ -60,10 +62,17 @@ from rag_kernels.eval.trial.other_sizes import SMALLER, OtherSizes
 from rag_kernels.eval.trial.physical_floor import Finding, finding, settled_floor_us
 from rag_kernels.eval.trial.precision_checks import factors, probe
 from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library
-from rag_kernels.eval.trial.surroundings import looks_around, process_wide, takes_static_room
+from rag_kernels.eval.trial.special_checks import integers, named_numbers, one_twice, special_values, stale_lines
+from rag_kernels.eval.trial.surroundings import (
+    looks_around,
+    numbers_it_names,
+    process_wide,
+    takes_static_room,
+)
 from rag_kernels.eval.trial.timed import Timed, Timing, measurement
 from rag_kernels.eval.trial.under_sanitizers import MOST_SANITIZED_BYTES, SANITIZED_BYTES, UnderSanitizers
 
+NAMED_TIMES = {False: 2, True: 6}  # draws of each kind that have something of its numbers; in a confirmation
 STRIDED: tuple[Strided, ...] = ("exchanged", "with gaps")
 T = TypeVar("T")
 
@@ -110,7 +119,7 @@ class Trial:
         self.without = self.session.limits.without
         self.found = Findings()
         self.searches = self.thorough and "odd shapes" not in self.without  # at last, for the sizes that it serves
-        self.others = OtherSizes(known, self.found, self.without, may_refuse=self.searches)
+        self.others = OtherSizes(known, self.found, self.without, lambda: self.names, may_refuse=self.searches)
         self.tried_special = False
         self.by_itself = True  # none of its code is a numerical library's
         self.call_s = 0.0  # of one at the problem's own sizes
@@ -195,13 +204,24 @@ class Trial:
             return self._special_where_it_can(subject, checks)
         tight = subject.places[-1] if small is not self.session else self.others.tight(subject, small)
         probe(checks, tight)
-        checks.special_values(tight)
-        checks.stale_lines(tight)
-        checks.one_twice(tight)
+        special_values(checks, tight)
+        named_numbers(checks, tight, self.names, self.named_times)
+        stale_lines(checks, tight)
+        one_twice(checks, tight)
         self.tried_special = True
         if not ("strides" in self.without or self._takes_strides(subject, small)):
             return False
-        return checks.integers(tight) and self._takes_any_element(subject, small)
+        return integers(checks, tight) and self._takes_any_element(subject, small)
+
+    @cached_property
+    def names(self) -> NamedNumbers:
+        """Numbers that the candidate's text and code name."""
+        path = None if self.library is None else self.library.path
+        return numbers_it_names(path, self.candidate.source, on_gpu=self.session.on_gpu)
+
+    @property
+    def named_times(self) -> int:
+        return NAMED_TIMES[self.thorough]
 
     def _special_where_it_can(self, subject: LoadedCandidate, checks: Checks) -> bool:
         """Try special values at the smallest sizes that it takes, in a worker of its own; else at the problem's own.
@@ -214,9 +234,10 @@ class Trial:
                 if (other := self.others.find_smallest(opened, self._open)) is not None:
                     at_these = Checks(other, other.places[-1], self.found, self.without)
                     probe(at_these, other.places[-1])
-                    at_these.special_values(other.places[-1])
-                    at_these.stale_lines(other.places[-1])
-                    at_these.one_twice(other.places[-1])
+                    special_values(at_these, other.places[-1])
+                    named_numbers(at_these, other.places[-1], self.names, self.named_times)
+                    stale_lines(at_these, other.places[-1])
+                    one_twice(at_these, other.places[-1])
                     return True
         return self._special_at_own_sizes(subject, checks, "it does not take smaller sizes")
 
@@ -236,7 +257,8 @@ class Trial:
         self.found.notes.append(f"special values at its own sizes: {why}")
         tight = self.others.tight(subject, self.session)
         probe(checks, tight)
-        checks.special_values(tight, kinds)
+        special_values(checks, tight, kinds)
+        named_numbers(checks, tight, self.names, self.named_times)
         return True
 
     def _takes_strides(self, subject: LoadedCandidate, session: ProblemSession) -> bool:

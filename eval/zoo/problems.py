@@ -200,6 +200,19 @@ PROBLEMS = {
         arguments="x, y",
         sizes="from functools import reduce\n\nNODES, STARTS = 320, 4",
     ),
+    "chain": task(
+        "(lambda w, s: reduce(lambda p, _: p @ w, range(24), s))"
+        "(F.normalize(x.abs(), p=1, dim=-1), F.normalize(y.abs(), p=1, dim=-1))",
+        "torch.rand(STATES, STATES), torch.rand(STARTS, STATES)",
+        arguments="x, y",
+        sizes="from functools import reduce\n\nSTATES, STARTS = 256, 16",
+    ),
+    "growth": task(
+        "x / (reduce(lambda u, _: F.normalize(x @ (x.mT @ u), dim=0), range(16), y) @ x).norm()",
+        "torch.rand(ROWS, COLUMNS), torch.randn(ROWS)",
+        arguments="x, y",
+        sizes="from functools import reduce\n\nROWS, COLUMNS = 192, 256",
+    ),
     "masked mean": task(
         "torch.where(m, x, 0).sum(-1) / m.sum(-1).clamp(min=1)",
         "torch.randn(256, 512), torch.rand(256, 512) < 0.5",

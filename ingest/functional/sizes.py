@@ -34,6 +34,7 @@ from rag_kernels.eval.sizes.tried_sizes import (
     VECTOR,
     Between,
     Drawn,
+    Exactly,
     Few,
     Grown,
     Multiple,
@@ -97,6 +98,8 @@ def _search(fp: FunctionalProblem, small: FunctionalProblem, sizes: Sizes) -> Se
             return _tiled(fp, sizes)
         case Drawn():
             return _drawn(fp, sizes)
+        case Exactly():
+            return _exactly(fp, sizes)
         case Square():
             return _square(fp, sizes)
         case Multiple():
@@ -385,6 +388,24 @@ def _drawn(fp: FunctionalProblem, drawn: Drawn) -> Search:
     for together in (False, True):
         change = partial(with_sizes, problem, {drawn.number: value}, together=together)
         if (found := (yield from _with_room(fp, change, value / own, 2 * SMALL_BYTES))) is not None:
+            return found
+    return None
+
+
+def _exactly(fp: FunctionalProblem, exactly: Exactly) -> Search:
+    """Find the problem with its sizes at values, as far as none is more than it grows elsewhere; all, or one."""
+    problem = unfolded(fp.problem)
+    sizes = list(free_sizes(problem).values())
+    wanted = {}
+    for number, (own, (value, of)) in enumerate(zip(sizes, exactly.values, strict=False)):
+        size = value if not of else own - own % of + value
+        if 0 < size != own and size <= GROWN_TIMES * own:
+            wanted[number] = size
+    order = sorted(wanted, key=lambda number: number != exactly.first)
+    for some in ([wanted] if len(wanted) > 1 else []) + [{number: wanted[number]} for number in order[:1]]:
+        times = math.prod(size / sizes[number] for number, size in some.items())
+        change = partial(with_sizes, problem, some)
+        if (found := (yield from _with_room(fp, change, times, 2 * SMALL_BYTES))) is not None:
             return found
     return None
 

@@ -284,6 +284,61 @@ for (int64_t step = 0; step < 20; ++step) {
 memcpy(out.data, rank.data(), starts * n * 4);""",
     ),
     Task(
+        "chain",
+        "In x, In y, int64_t order, int64_t dim, double least, Out out",
+        """\
+const int64_t n = x.size(0), starts = y.size(0);
+std::vector<double> links(n * n), now(starts * n);
+const auto shares = [&](const float* a, double* to) {
+  double total = 0;
+  for (int64_t i = 0; i < n; ++i) total += std::fabs(a[i]);
+  for (int64_t i = 0; i < n; ++i) to[i] = std::fabs(a[i]) / std::max(total, least);
+};
+for (int64_t r = 0; r < n; ++r) shares(x.data + r * n, links.data() + r * n);
+for (int64_t r = 0; r < starts; ++r) shares(y.data + r * n, now.data() + r * n);
+for (int64_t step = 0; step < 24; ++step) {
+  std::vector<double> next(starts * n);
+  double moved = 0;
+  for (int64_t r = 0; r < starts; ++r)
+    for (int64_t k = 0; k < n; ++k)
+      for (int64_t i = 0; i < n; ++i) next[r * n + i] += now[r * n + k] * links[k * n + i];
+  for (int64_t i = 0; i < starts * n; ++i) moved += std::fabs(next[i] - now[i]);
+  now = next;
+  if (moved < 0) break;
+}
+for (int64_t i = 0; i < starts * n; ++i) out.data[i] = float(now[i]);""",
+    ),
+    Task(
+        "growth",
+        "In x, In y, int64_t dim, double least, Out out",
+        """\
+const int64_t n = x.size(0), width = x.size(1);
+std::vector<double> u(y.data, y.data + n), v(width);
+double sigma = 0;
+const auto across = [&] {
+  std::fill(v.begin(), v.end(), 0.0);
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t j = 0; j < width; ++j) v[j] += u[i] * x.data[i * width + j];
+};
+for (int64_t step = 0; step < 16; ++step) {
+  across();
+  double size = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    u[i] = 0;
+    for (int64_t j = 0; j < width; ++j) u[i] += v[j] * x.data[i * width + j];
+    size += u[i] * u[i];
+  }
+  size = std::max(std::sqrt(size), least);
+  for (double& part : u) part /= size;
+  if (std::fabs(size - sigma) < 0) break;
+  sigma = size;
+}
+across();
+double total = 0;
+for (const double part : v) total += part * part;
+for (int64_t i = 0; i < n * width; ++i) out.data[i] = float(x.data[i] / std::sqrt(total));""",
+    ),
+    Task(
         "masked mean",
         "In x, Mask m, int64_t dim, int64_t least, Out out",
         EACH_ROW
