@@ -189,13 +189,8 @@ def candidate_row(candidate: Candidate) -> Row:
     }
 
 
-def evaluation_row(kernel_id: str, functional: FunctionalProblem, judged: Judged, created_at: str) -> Row | None:
-    """Return what an evaluation says of a kernel; None when the verdict is a failure."""
-    return evaluation_columns(kernel_id, functional_id(functional), functional.problem.id, judged, created_at)
-
-
 def evaluation_columns(kernel_id: str, functional: str, problem_id: str, judged: Judged, created_at: str) -> Row | None:
-    """Return the columns of an evaluation, with the functional problem by its id."""
+    """Return what an evaluation says of a kernel, `functional` by its id; None when the verdict is a failure."""
     trust = trust_of(judged.verdict)
     if trust is None:
         return None

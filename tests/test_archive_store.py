@@ -261,7 +261,9 @@ def test_labels_of_old_evaluations_are_taken_from_their_records(tmp_path: Path) 
     from rag_kernels.archive import migrations, rows
 
     made = f.attempt(verdict=f.passed(9.0, labels=("nondeterministic", "suspicious: too good")))
-    old = rows.evaluation_row(made.candidate.id, made.problem, made.judged, made.created_at)
+    old = rows.evaluation_columns(
+        made.candidate.id, rows.functional_id(made.problem), made.problem.problem.id, made.judged, made.created_at
+    )
     assert old is not None and old.pop("labels") == ["nondeterministic", "suspicious: too good"]
     told = {name: old.pop(name) for name in rows.TOLD_COLUMNS}
     with duckdb.connect(str(tmp_path / "archive.duckdb")) as con:

@@ -22,7 +22,6 @@ from rag_kernels.run.session import Session
 log = logging.getLogger(__name__)
 
 KEPT = 200  # jobs that are remembered after their end
-ENDED: tuple[State, ...] = ("done", "failed", "cancelled")
 
 Work = Callable[[Session], Generator[JudgedKernel, None, str]]
 

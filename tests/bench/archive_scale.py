@@ -140,7 +140,9 @@ def rows_of(attempt: Attempt) -> Iterator[tuple[str, Any, rows.Row]]:
     problem, candidate = attempt.problem, attempt.candidate
     idea_id = rows.idea_id(problem.problem.id, attempt.idea)
     idea = {"id": idea_id, "problem_id": problem.problem.id, "text": attempt.idea, "created_at": attempt.created_at}
-    evaluation = rows.evaluation_row(candidate.id, problem, attempt.judged, attempt.created_at)
+    evaluation = rows.evaluation_columns(
+        candidate.id, rows.functional_id(problem), problem.problem.id, attempt.judged, attempt.created_at
+    )
     yield "runs", attempt.run_id, asdict(f.run(attempt.run_id))
     yield "problems", problem.problem.id, rows.problem_row(problem, attempt.created_at)
     yield "functionals", problem.problem.id, rows.functional_row(problem)
