@@ -58,7 +58,7 @@ def kernel_head(kernel: ArchivedKernel, evaluations: Sequence[Evaluation]) -> st
         f'<b class="rk-big">{values.times(told_ratio(m, ratio), at_least=not m.confirmed)}</b>',
         f"<span>as fast as {over}<br><small>{ratio.low:.2f} to {ratio.high:.2f} in 95 %</small></span>",
         f"<span>{word}<br><small>{escape(judged.device.name)}</small></span>",
-        f"<span>{values.duration(m.candidate_us)} a call<br><small>{_others(m, over)}</small></span>",
+        f"<span>{values.duration(m.candidate_us)} a call<br><small>{_others(m)}</small></span>",
     ]
     return f'<div class="rk-head">{"".join(parts)}</div>'
 
@@ -82,7 +82,7 @@ def elsewhere(evaluations: Sequence[Evaluation]) -> str:
     return f'<ul class="rk-elsewhere" aria-label="On other devices">{"".join(rows)}</ul>' if rows else ""
 
 
-def _others(m: Measurement, over: str) -> str:
+def _others(m: Measurement) -> str:
     told = [f"eager {values.duration(m.eager_us)}"]
     told += [f"compile {values.duration(m.compile_us)}"] if m.compile_us is not None else []
     return ", ".join(told)

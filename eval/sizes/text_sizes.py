@@ -89,7 +89,7 @@ def sites_of(source: str) -> list[Site]:
     inputs, init = _function(tree, "get_inputs"), _function(tree, "get_init_inputs")
     named = _named(source)
     by_inputs, by_init = _names_used(tree, inputs), _names_used(tree, init)
-    batch = _batch_keys(tree, inputs)
+    batch = _batch_keys(inputs)
     sites = []
     for site in named:
         names = set(site.key.partition("[")[0].split("="))
@@ -262,7 +262,7 @@ def _shape(made: str, call: ast.Call) -> list[ast.expr]:
     return [] if made == "randint" else list(call.args)
 
 
-def _batch_keys(tree: ast.Module, function: ast.FunctionDef | None) -> set[str]:
+def _batch_keys(function: ast.FunctionDef | None) -> set[str]:
     keys = set()
     for made, call in _tensor_calls(function):
         first = next(iter(_shape(made, call)), None)

@@ -49,7 +49,7 @@ def halves(fp: FunctionalProblem, saving: int) -> Halves:
             return False
         return not _is_view(node) if saving == EVERYTHING else _is_dear(node, by_name, fp)
 
-    saved, again = _saved(gradients, by_name, behind, is_saved)
+    saved, again = _saved(gradients, by_name, is_saved)
     kept = tuple(TensorArgument(name, "input", specs[name], "") for name in saved)
     told = tuple(size for size in fp.made if size.argument not in {a.name for a in grads})
     forward = live(replace(fp, arguments=arguments, results=(*outputs, *saved), step=None, made=told), fp.nodes)
@@ -59,7 +59,7 @@ def halves(fp: FunctionalProblem, saving: int) -> Halves:
 
 
 def _saved(
-    gradients: tuple[str, ...], by_name: dict[str, Node], behind: set[str], is_saved: Callable[[str], bool]
+    gradients: tuple[str, ...], by_name: dict[str, Node], is_saved: Callable[[str], bool]
 ) -> tuple[tuple[str, ...], set[str]]:
     """Return what the backward takes from the forward, in the graph's order, and the nodes that it computes itself."""
     saved, again = set[str](), set[str]()
