@@ -13,7 +13,7 @@ from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
 from rag_kernels.eval.sizes.tried_sizes import NARROWER, OF_THESE, Between, Rest, Sizes, Within
-from rag_kernels.eval.traits.input_kinds import WIDE
+from rag_kernels.eval.traits.input_kinds import ALIKE, WIDE
 from rag_kernels.eval.traits.suitable_kinds import wide_in_words
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.functional.functionalize import functionalize, functionalize_each, functionalize_to_fit
@@ -210,6 +210,24 @@ def test_places_that_are_computed_of_two_inputs_are_those_of_one_draw(workers: W
             assert (ends > starts).all()
             moved |= starts.tobytes() not in {draw.bytes(1).tobytes() for draw in session.draws}
         assert moved == (shape == "(64,)")
+
+
+def test_a_mask_whose_running_count_is_a_place_stays_as_it_is_drawn(workers: Workers) -> None:
+    inputs = "torch.randn(32, 8), torch.randn(64, 8), torch.arange(64) % 2 == 1"
+    body = "return torch.where(m[:, None], x[(m.long().cumsum(0) - 1).clamp(min=0)], y)"
+    found = functionalize(problem(body, inputs, given="x, y, m"), workers=workers)
+    assert found.as_drawn == ("2",)
+    other = problem("return torch.where(m[:, None], x[m.long()], y)", inputs, given="x, y, m")
+    assert functionalize(other, workers=workers).as_drawn == ()
+    with (
+        kept_judge("cpu", limits=Limits(measure_compile=False)) as judge,
+        judge.sessions.new(found) as session,
+    ):
+        for _ in range(12):
+            session.write(session.random_recipe())
+            assert session.content.bytes(2).sum() == 32
+        draw = session.specials.draw(ALIKE)
+        assert draw is None or session.draws[draw].bytes(2).sum() == 32
 
 
 def test_sentinels_stay(workers: Workers) -> None:

@@ -223,7 +223,7 @@ class DrawMaker:
             value = value if bound is None else out_of_range(value, bound, generator)
         elif kind == PADDED:
             value = in_runs(value, generator) if self._may_mask(argument, value) else value
-        elif kind in (ALIKE, UNTRUE) and argument.spec.dtype == "bool":
+        elif kind in (ALIKE, UNTRUE) and argument.spec.dtype == "bool" and argument.path not in self.fp.as_drawn:
             value = torch.full_like(value, kind == ALIKE)
         elif kind == ENDS:
             value = at_ends(value, making.end, generator)

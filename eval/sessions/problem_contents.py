@@ -80,12 +80,13 @@ class ProblemContents(ReferenceWorker):
     def _together(self) -> tuple[int, ...]:
         """Return the integers that something computes places from, where they are several: `ends - starts`.
 
-        They move together; those of other shapes cannot, and stay where they are.
+        They move together; those of other shapes cannot, and stay where they are. So does a mask that is counted.
         """
         computed = [i for i, a in enumerate(self.fp.tensors) if a.role == "input" and a.path in self.fp.as_drawn]
-        if len(computed) < 2:
+        counted = any(self.specs[i].dtype == "bool" for i in computed)
+        if len(computed) < 2 and not counted:
             return ()
-        if len({self.specs[i].shape for i in computed}) == 1 and all(self.movable[i] for i in computed):
+        if not counted and len({self.specs[i].shape for i in computed}) == 1 and all(self.movable[i] for i in computed):
             return tuple(computed)
         self.movable = [may and i not in computed for i, may in enumerate(self.movable)]
         return ()

@@ -80,13 +80,15 @@ def index_bounds(graph: Functional) -> tuple[IndexBound, ...]:
 
 
 def range_unknown(graph: Functional) -> tuple[str, ...]:
-    """Return the integer inputs that are read as places after arithmetic of which `_moved` makes no sum.
+    """Return the integer inputs that are read as places after arithmetic of which `_moved` makes no sum, and the masks
+    of which running counts are.
 
     Only what the problem draws itself is known to be within what they index.
     """
     specs = _specs(graph)
     origins = _inputs(graph)
     carried = {name: frozenset(path for o in known for path, _ in o.terms) for name, known in origins.items()}
+    masks = {a.name: frozenset({a.path}) for a in _input_tensors(graph) if a.spec.dtype == "bool"}
     sides: dict[str, set[str]] = {}  # on which a value is held
     found: set[str] = set()
     for node in graph.nodes:
@@ -101,6 +103,10 @@ def range_unknown(graph: Functional) -> tuple[str, ...]:
         if (name in _MOVES or name in _COMPUTES) and len(sides[node.name]) < 2:
             values = _first(node) if name in _MOVES else [r for value in node.args for r in refs(value)]
             carried[node.name] = frozenset(path for r in values for path in carried.get(r, ()))
+        if name in _MOVES and (moved_masks := [masks[r] for r in _first(node) if r in masks]):
+            masks[node.name] = frozenset[str]().union(*moved_masks)
+        if name == "cumsum":
+            carried[node.name] = masks.get(_first(node)[0], frozenset())
     return tuple(sorted(found))
 
 
@@ -118,11 +124,11 @@ def _first(node: Node) -> list[str]:
 
 
 def _inputs(graph: Functional) -> dict[str, frozenset[_Origin]]:
-    return {
-        a.name: frozenset({_Origin(((a.path, 1),))})
-        for a in graph.arguments
-        if isinstance(a, TensorArgument) and a.role == "input" and _is_integer(a.spec)
-    }
+    return {a.name: frozenset({_Origin(((a.path, 1),))}) for a in _input_tensors(graph) if _is_integer(a.spec)}
+
+
+def _input_tensors(graph: Functional) -> list[TensorArgument]:
+    return [a for a in graph.arguments if isinstance(a, TensorArgument) and a.role == "input"]
 
 
 def _bounds(graph: Functional) -> list[Bound]:
