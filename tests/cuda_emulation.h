@@ -28,6 +28,10 @@ struct __align__(16) uint4 { unsigned x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float x, float y) { return x / y; }
+inline float __fmul_rn(float x, float y) {
+  volatile float product = x * y;
+  return product;
+}
 inline double erfinv(double x) {
   double low = -30, high = 30;
   for (int step = 0; step < 80; ++step) (std::erf((low + high) / 2) < x ? low : high) = (low + high) / 2;

@@ -6,15 +6,19 @@ Each case subtracts what it rounded from something near, so that a rounding left
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import emulated_cuda
 import pytest
 import torch
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
 from support.generated_kernels import RATIO, Case, functional, halved, worst_ratio
 
+from rag_kernels.eval.records import FunctionalProblem, Problem
+from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters
@@ -125,3 +129,40 @@ def test_sums_of_products_round_as_the_graph_does(
     model, inputs = scope["Model"](), scope["get_inputs"]()
     ours = numbers.caller(plan, fp, tmp_path)(*numbers.tensors_of(fp, model, inputs))
     assert [torch.equal(a, b) for a, b in zip(ours, model(*inputs), strict=True)] == [True] * 5
+
+
+COMPARED = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        one, other = x[:, :40] * x[:, 40:], y[:, :40] * y[:, 40:]
+        mixed = one * 0.3 + other
+        return torch.where(one - other == 0, 1.0, one), (mixed == mixed.amax(-1, keepdim=True)).float().sum(-1)
+
+def get_inputs():
+    return [torch.randn(64, 80), torch.randn(64, 80)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.skipif(
+    " fma " not in Path("/proc/cpuinfo").read_text(), reason="no fused multiply and add on this machine"
+)
+def test_what_is_compared_is_rounded_where_a_compiler_fuses_products_and_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As nvcc does, and g++ without `-ffp-contract=off`."""
+    monkeypatch.setattr(emulated_cuda, "FLAGS", emulated_cuda.FLAGS.replace("-Og", "-O2 -mfma -ffp-contract=fast"))
+    fp = functionalize_here({"problem": Problem("compared", COMPARED), "threads": 2})
+    assert isinstance(fp, FunctionalProblem)
+    plan = write(fp, replace(numbers.SMALL, products=2))
+    assert plan is not None and plan.candidate.tier == "kernel"
+    module, outputs = build_emulated(plan.candidate.source, tmp_path), numbers.empty_outputs(fp)
+    torch.manual_seed(5)
+    x = torch.randn(64, 80)
+    module.forward(x, x.clone(), *(v for _, v in fp.abi_constants), *outputs)
+    assert outputs[0].eq(1).all() and outputs[1].eq(1).all()
+    assert "__fmul_rn" in plan.candidate.source

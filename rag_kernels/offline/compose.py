@@ -31,6 +31,7 @@ from rag_kernels.offline.foreign_kernel import Foreign, is_foreign
 from rag_kernels.offline.fusion.attention import find_sites, lowered_with_attention
 from rag_kernels.offline.fusion.attention_heads import fix_heads
 from rag_kernels.offline.fusion.common_values import shared
+from rag_kernels.offline.fusion.compared_exactly import compared_exactly
 from rag_kernels.offline.fusion.components import with_components_apart
 from rag_kernels.offline.fusion.layouts import laid_as_read
 from rag_kernels.offline.fusion.loops import key_of
@@ -199,6 +200,7 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
         lowered = with_reciprocals(lowered, on_gpu=backend == "cuda").checked(checker, "The rewriting to reciprocals")
     if backend == "cuda":
         lowered = with_quantised(lowered).checked(checker, "The rewriting of what becomes eight bits")
+        lowered = compared_exactly(lowered).checked(checker, "The rounding of what is compared")
     steps = Planner(split_of(parameters), specs).run(lowered)
     steps = [shared(s) if isinstance(s, Region) else s for s in used(steps, lowered.results)]
     for step in steps:

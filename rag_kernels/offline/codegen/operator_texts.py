@@ -56,6 +56,7 @@ C: dict[Operator, Text] = {
     Operator.ADD: Text("{0} + {1}", SUM),
     Operator.SUB: Text("{0} - {1}", SUM),
     Operator.MUL: Text("{0} * {1}", PRODUCT),
+    Operator.MUL_ROUNDED: Text("__fmul_rn({0}, {1})"),
     Operator.DIV: Text("{0} / {1}", PRODUCT),
     Operator.DIV_NEAR: Text("__fdividef({0}, {1})"),
     Operator.RATIO: _call("rk_ratio", "{0}, {1}, {2}"),

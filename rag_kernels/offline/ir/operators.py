@@ -68,6 +68,7 @@ class Operator(Enum):
     ADD = _SUM
     SUB = _TWO
     MUL = _SUM
+    MUL_ROUNDED = _SUM  # of float32 on a GPU: not in one with a sum
     DIV = Traits(2, Types.FRACTIONS)
     DIV_NEAR = Traits(2, Types.FRACTIONS)  # by one or more, where some last bits do not count
     RATIO = Traits(3, Types.FRACTIONS)  # of x, y and 1 / y, all normal numbers: x / y, which rounds alike up to 256
