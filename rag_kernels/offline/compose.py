@@ -42,7 +42,7 @@ from rag_kernels.offline.fusion.planner import Planner
 from rag_kernels.offline.fusion.product_statistics import with_grouped_columns
 from rag_kernels.offline.fusion.quantised import with_quantised
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
-from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, reads_of
+from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, RecurrentRegion, Region, reads_of
 from rag_kernels.offline.fusion.rematerialize import with_shared_values, without_rematerialization
 from rag_kernels.offline.graph.cells import with_cells_written_out
 from rag_kernels.offline.graph.complex_parts import with_parts_of_complex
@@ -183,7 +183,8 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     rules = RULES | product_rules(parameters.products, backend)
     again = MANY_AGAIN if backend == "cuda" else FEW_AGAIN
     short = min(parameters.short, WRITTEN_OUT)
-    begin = partial(Lowering, fp, free=parameters.free_sizes, short=short, again=again)
+    recurs = backend == "cuda"
+    begin = partial(Lowering, fp, free=parameters.free_sizes, short=short, again=again, recurs=recurs)
     lowered = lowered_with_attention(begin, rules) if parameters.attention else begin().run(rules)
     lowered = with_shared_values(read_in_pieces(lowered))
     specs = dict(lowered.buffers)
@@ -216,7 +217,7 @@ def stopped_at(fp: FunctionalProblem, parameters: Parameters) -> tuple[str, ...]
     """Return the operators that stay with the library, each with the reason in parentheses."""
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
     fp = spelled_out(fp, 2, backend)
-    stopped = Lowering(fp).run(RULES | product_rules(2, backend)).stopped
+    stopped = Lowering(fp, recurs=backend == "cuda").run(RULES | product_rules(2, backend)).stopped
     return tuple(told if told.endswith(")") else f"{told} (no rule)" for told in stopped)
 
 
@@ -295,7 +296,7 @@ def used(steps: Sequence[Region | Library], results: Sequence[str]) -> list[Regi
 def without_unread(region: Region, needed: set[str]) -> Region:
     """Return the region without stores that nobody reads: what it was fused with has these values in registers."""
     stores = {b: v for b, v in region.stores.items() if whole_of(b) in needed}
-    if isinstance(region, OrderRegion):
+    if isinstance(region, OrderRegion | RecurrentRegion):
         return replace(region, stores=stores)
     values = tuple(ir.walk(*stores.values()))
     read = {v.buffer for v in values if isinstance(v, ir.Load)}

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from rag_kernels.offline.codegen.loop_nest import Loop, Names, Nest, access_of
 from rag_kernels.offline.codegen.statements import Printer, Scope
-from rag_kernels.offline.fusion.regions import OrderRegion, ScatterRegion, SegmentRegion
+from rag_kernels.offline.fusion.regions import OwnText, ScatterRegion
 from rag_kernels.offline.ir import values as ir
 
 
-def nest_of(region: ScatterRegion | OrderRegion | SegmentRegion, loops: Sequence[ir.Atom], names: Names) -> Nest:
+def nest_of(region: OwnText, loops: Sequence[ir.Atom], names: Names) -> Nest:
     """Return the loops of the region's values, outermost first, with the addresses of what it reads and writes."""
     loads = [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
     accesses = {v: access_of(v.stored, v.index, names) for v in loads}

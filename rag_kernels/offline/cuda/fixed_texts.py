@@ -1,4 +1,5 @@
-"""The fixed text that the kernels of one source use: products, rows shared by blocks, scans, attention, order.
+"""The fixed text that the kernels of one source use: products, rows shared by blocks, scans, attention, order,
+recurrent layers.
 
 Comes in: what the kernels noted in `Needs`, and their text, for the pieces that it names. Goes out: the CUDA text that
 stands before them, with no piece that nobody uses.
@@ -16,6 +17,7 @@ from rag_kernels.offline.cuda.texts.linker import PIECES, linked
 from rag_kernels.offline.cuda.texts.multi_block_rows import COPIES, EXCHANGE, MULTI_BLOCK_HEAD
 from rag_kernels.offline.cuda.texts.order import order_head
 from rag_kernels.offline.cuda.texts.piece import Piece
+from rag_kernels.offline.cuda.texts.recurrence import HEAD as RECURRENCE
 from rag_kernels.offline.cuda.tiled_scans import HEAD as SCANS
 
 
@@ -34,10 +36,11 @@ def fixed_text(p: CudaParameters, bodies: str, needs: Needs) -> str:
 def parts_of(needs: Needs) -> str:
     """Return the fixed text of what was noted."""
     shared = COPIES if needs.teams or needs.few or needs.scans else ""
-    shared += EXCHANGE if needs.teams or needs.scans else ""
+    shared += EXCHANGE if needs.teams or needs.scans or needs.recurrence else ""
     shared += (SCANS if needs.scans else "") + (MULTI_BLOCK_HEAD if needs.teams else "")
     attention = INSTRUCTIONS + ATTENTION if needs.attention else ""
-    return products(needs) + shared + attention + order_head(needs.order) + (SEGMENTS if needs.segments else "")
+    own = (SEGMENTS if needs.segments else "") + (RECURRENCE if needs.recurrence else "")
+    return products(needs) + shared + attention + order_head(needs.order) + own
 
 
 def products(needs: Needs) -> str:

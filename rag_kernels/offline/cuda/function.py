@@ -23,12 +23,20 @@ from rag_kernels.offline.cuda.multi_block_rows import multi_block_region
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.order import order_text
 from rag_kernels.offline.cuda.products import Product, product_of
+from rag_kernels.offline.cuda.recurrence import recurrent_text
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda.scatter import scatter_text
 from rag_kernels.offline.cuda.segments import segment_text
 from rag_kernels.offline.cuda.texts.linker import HEAD
 from rag_kernels.offline.cuda.tiled_scans import TiledScans, tiled_scans
-from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion, SegmentRegion
+from rag_kernels.offline.fusion.regions import (
+    AttentionRegion,
+    OrderRegion,
+    RecurrentRegion,
+    Region,
+    ScatterRegion,
+    SegmentRegion,
+)
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir.parameters import c_name
 
@@ -117,6 +125,10 @@ def _launch(
         case SegmentRegion():
             needs.segments = True
             text, launch = segment_text(name, region, function, sizes, parameters)
+        case RecurrentRegion():
+            needs.recurrence = True
+            layer, launched = recurrent_text(name, region, function, sizes, parameters)
+            return launched(kernels.kept(layer))
         case OrderRegion():
             text, launch = order_text(name, region, function, sizes, parameters, needs)
         case _:

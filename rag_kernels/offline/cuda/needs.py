@@ -34,6 +34,7 @@ class Needs:
     order: set[str] = field(default_factory=set)
     calls: set[str] = field(default_factory=set)
     segments: bool = False
+    recurrence: bool = False
     attention: bool = False
     copy_engine: bool = False
     columns: set[int] = field(default_factory=set)

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
-from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion, SegmentRegion
+from rag_kernels.offline.fusion.regions import (
+    AttentionRegion,
+    OrderRegion,
+    RecurrentRegion,
+    Region,
+    ScatterRegion,
+    SegmentRegion,
+)
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import strip
@@ -22,7 +29,7 @@ def shared(region: Region) -> Region:
     """Return the region in which no two values are alike."""
     found = _Shared()
     match region:
-        case AttentionRegion():
+        case AttentionRegion() | RecurrentRegion():
             return region
         case ScatterRegion(scattered=step):
             return ScatterRegion.of(with_values(step, found.root))

@@ -22,6 +22,7 @@ from rag_kernels.offline.fusion.regions import (
     AttentionRegion,
     OrderRegion,
     OwnText,
+    RecurrentRegion,
     Region,
     ScatterRegion,
     SegmentRegion,
@@ -54,6 +55,7 @@ from rag_kernels.offline.lowering.steps import (
     Library,
     Lowered,
     Ordered,
+    Recurrent,
     Scattered,
     Segmented,
     Stored,
@@ -93,6 +95,8 @@ class Planner:
                 self.regions.append(step)
             elif isinstance(step, Attended):
                 self.regions.append(AttentionRegion.of(step))
+            elif isinstance(step, Recurrent):
+                self.regions.append(RecurrentRegion.of(step))
             elif isinstance(step, Scattered | Ordered | Segmented):
                 self.regions.append(self.own_text(step))
             else:

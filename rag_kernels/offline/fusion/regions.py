@@ -1,8 +1,8 @@
 """Regions: one region is one loop nest, that is one kernel.
 
 Comes in: values that are stored, by buffer. Goes out: a `Region` with outer loops and reduced loops, which all of its
-reductions share; or one whose text is its own (a scatter, a sort, segments, attention). Knows nothing of languages, and
-nothing of how values are divided among regions (`planner`).
+reductions share; or one whose text is its own (a scatter, a sort, segments, attention, a recurrent layer). Knows
+nothing of languages, and nothing of how values are divided among regions (`planner`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.parameters import whole_of
 from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.ir.wellformed import Checker, IllFormed, told
-from rag_kernels.offline.lowering.steps import Attended, Ordered, Scattered, Segmented, values_of
+from rag_kernels.offline.lowering.steps import Attended, Ordered, Recurrent, Scattered, Segmented, values_of
 
 Dims = tuple[ir.Group, ...]
 SCANNED_PART = 4096  # elements of a part of a long scan at least
@@ -147,6 +147,25 @@ class AttentionRegion(OwnText):
         score = rewrite(step.score, lambda v: stand_in if v is step.scores else None)
         value = ir.Op(step.dims, "float32", Operator.ATTENTION, (step.q, step.k, step.v, score))
         return cls({step.buffer: value}, ir.leaves(a for group in step.dims for a in group), (), attended=step)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecurrentRegion(OwnText):
+    """A recurrent layer. It stores values that name all that is read."""
+
+    recurrent: Recurrent = field(kw_only=True)
+
+    def check(self, checker: Checker) -> None:
+        """Raise IllFormed when a value is not well-formed."""
+        checker.check(values_of(self.recurrent), "The planner")
+
+    @classmethod
+    def of(cls, step: Recurrent) -> RecurrentRegion:
+        """Return the region of a recurrent layer, which reads whole tensors."""
+        read = values_of(step)
+        stores: dict[str, ir.Value] = {b: ir.Op(d, "float32", Operator.READ, read) for b, d in step.stored.items()}
+        loops = (*step.steps, *step.batch, *step.sides, *step.units, *step.directions[0].gates.dims[2])
+        return cls(stores, ir.leaves(loops), (), recurrent=step)
 
 
 def loads_of(region: Region) -> list[ir.Load]:

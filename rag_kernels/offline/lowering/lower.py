@@ -69,6 +69,7 @@ class Lowering:
     depths: dict[ir.Value, int] = field(default_factory=dict)  # how many operators stand one behind another in a value
     short: int = 0  # sums of at most so many terms are written out
     shared: frozenset[str] = frozenset()  # names of values that several products read
+    recurs: bool = False  # whether recurrent layers have kernels
     again: int = FEW_AGAIN  # expressions that are cheap enough to be computed at every place that reads them
 
     def run(self, rules: dict[str, Rule]) -> Lowered:

@@ -1,4 +1,4 @@
-"""The steps of a problem: records of what is stored, sorted, scattered, joined or attended, and what PyTorch keeps.
+"""The steps of a problem: what is stored, sorted, scattered, joined, attended or recurs, and what PyTorch keeps.
 
 Comes in: values. Goes out: nothing; `lower.py` makes steps and `fusion` reads them. Knows nothing of the graph's rules.
 """
@@ -117,7 +117,52 @@ class Segmented:
     empty: float | int
 
 
-Step = Stored | Library | Attended | Scattered | Ordered | Segmented
+@dataclass(frozen=True, slots=True, eq=False)
+class Direction:
+    """One way through the steps of a recurrent layer, with all gates of a kind side by side.
+
+    `gates` is what the input comes to, [steps, batch, gates x units] or with the batch first; the state is multiplied
+    by `weight`, [gates x units, units], and `bias` is added; `first` is the state before the first step, [batch,
+    units], and the memory of an LSTM. Values are whole tensors or numbers.
+    """
+
+    gates: ir.Value
+    weight: ir.Value
+    bias: ir.Value
+    first: tuple[ir.Value, ...]
+    back: bool  # from the last step to the first
+
+    @property
+    def values(self) -> tuple[ir.Value, ...]:
+        """Return all that is read."""
+        return (self.gates, self.weight, self.bias, *self.first)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recurrent:
+    """A recurrent layer: the states of all steps, the last one of each direction, and an LSTM's last memory."""
+
+    cell: str  # the name of its operator
+    states: str  # buffer [steps, batch, directions x units], or with the batch first
+    last: str  # buffer [directions, batch, units], and so is that of the memory, "" where there is none
+    memory: str
+    steps: ir.Group
+    batch: ir.Group
+    sides: ir.Group
+    units: ir.Group
+    batch_first: bool
+    directions: tuple[Direction, ...]
+
+    @property
+    def stored(self) -> dict[str, tuple[ir.Group, ...]]:
+        """Return the dimensions of its buffers."""
+        outer = (self.batch, self.steps) if self.batch_first else (self.steps, self.batch)
+        end: tuple[ir.Group, ...] = (self.sides, self.batch, self.units)
+        ends = {name: end for name in (self.last, self.memory) if name}
+        return {self.states: (*outer, (*self.sides, *self.units)), **ends}
+
+
+Step = Stored | Library | Attended | Scattered | Ordered | Segmented | Recurrent
 
 
 def made_by(step: Step) -> tuple[str, ...]:
@@ -127,6 +172,8 @@ def made_by(step: Step) -> tuple[str, ...]:
             return (step.node.name,)
         case Ordered():
             return (step.elements, step.places)
+        case Recurrent():
+            return tuple(step.stored)
         case _:
             return (step.buffer,)
 
@@ -135,7 +182,8 @@ S = TypeVar("S", bound=Step)
 
 
 def with_values(step: S, change: Callable[[ir.Value], ir.Value]) -> S:
-    """Return the step with the values that it computes replaced; attention and library calls compute none."""
+    """Return the step with the values that it computes replaced; attention, recurrent layers and library calls compute
+    none."""
     match step:
         case Stored():
             return replace(step, value=change(step.value))
@@ -164,6 +212,8 @@ def values_of(step: Step) -> tuple[ir.Value, ...]:
             return (step.value, step.begin, step.end, *([] if step.takes is None else [step.takes]))
         case Attended():
             return (step.q, step.k, step.v)
+        case Recurrent():
+            return tuple(value for direction in step.directions for value in direction.values)
         case _:
             return ()
 
