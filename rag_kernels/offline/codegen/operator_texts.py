@@ -147,7 +147,11 @@ CUDA_OF_FLOAT32: dict[Operator, Text] = {
 }
 CUDA_BY_NUMBER = Text("{0} * (1.0f / {1})", PRODUCT)
 """A division by a number that a caller gives, which PyTorch multiplies by its reciprocal on a GPU, too."""
-CUDA_NEAR: dict[Operator, Text] = {Operator.EXP: _call("rk_exp_near"), Operator.TANH: _call("rk_tanh_near")}
+CUDA_NEAR: dict[Operator, Text] = {
+    Operator.DIV: _call("rk_divide_near", "{0}, {1}"),
+    Operator.EXP: _call("rk_exp_near"),
+    Operator.TANH: _call("rk_tanh_near"),
+}
 
 
 class Form(Enum):

@@ -24,7 +24,7 @@ from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.order import order_text
 from rag_kernels.offline.cuda.products import Product, product_of
 from rag_kernels.offline.cuda.recurrence import recurrent_text
-from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
+from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion, is_near
 from rag_kernels.offline.cuda.scatter import scatter_text
 from rag_kernels.offline.cuda.segments import segment_text
 from rag_kernels.offline.cuda.texts.linker import HEAD
@@ -86,7 +86,8 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
     sizes = Sizes(names)
     sizes.solve(function, short=parameters.short, free=parameters.free_sizes)
     for region in function.regions:
-        near = of_sixteen_bits(region.attended) if isinstance(region, AttentionRegion) else function.near
+        near = is_near(region, function, parameters)
+        near = of_sixteen_bits(region.attended) if isinstance(region, AttentionRegion) else near
         needs.calls |= called(region.stores.values(), on_gpu(near=near))
     kernels, launches, number = _Kernels(known), list[str](), 0
     for group in together(function.regions):

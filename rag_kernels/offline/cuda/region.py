@@ -22,6 +22,7 @@ from rag_kernels.offline.codegen.symbols import symbols
 from rag_kernels.offline.cuda.kernel_text import KernelText, Parameter, arguments_of, constexprs
 from rag_kernels.offline.cuda.reduce_loops import SCANNED, ReduceLoops, count_of
 from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_loop
+from rag_kernels.offline.fusion.products import tile_of
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir import values as ir
@@ -51,7 +52,7 @@ class CudaParameters:
     few: int = 1  # columns of a block of a product of few rows, 1 for what fits, or 0 for no kernel of its own
     shape: int = 0  # of a tile on Hopper: rows * 1000 + columns, or 0 for what fits
     clusters: int = 0  # blocks that share what they load there, or 0 for what fits
-    turns: int = 0  # 2: two groups take tiles in turn, 1: both share one, 3: so over pieces of images; 0: what fits
+    turns: int = 0  # 2: groups take tiles in turn, 1: share one; over images 3: pieces, 4: their pixels; 0: what fits
     attention: int = 2  # attention as one operator of ours: 1 by mma.sync, 2 by wgmma where that serves, 0 not at all
     keys: int = 0  # of a tile of attention by wgmma, or 0 for what fits
     in_turn: int = 1  # whether its warpgroups take turns at multiplying, where there are two
@@ -75,6 +76,12 @@ FEW_SUMS = 6  # of a row: ten took 72 registers, and 1024 threads may have 64 ea
 FEW_BUFFERS = 12  # that a row reads or writes, and reads of them: each takes registers too
 
 
+def is_near(region: Region, function: Function, parameters: CudaParameters) -> bool:
+    """Return whether functions may be exact to fewer bits than float32 has: also where TF32 products are summed."""
+    found = ir.walk(*region.stores.values()) if parameters.tensor == 2 else ()
+    return function.near or any(v.dtype == "float32" and tile_of(v) for v in found if isinstance(v, ir.Reduce))
+
+
 @dataclass(slots=True)
 class CudaRegion(ReduceLoops):
     """Prints one region as a kernel in which a thread takes one element at a time."""
@@ -93,7 +100,8 @@ class CudaRegion(ReduceLoops):
         if nest.schedule == "row":  # how many rows there are is an argument, so that kernels for few and many are alike
             summed = {nest.names[leaf] for loop in nest.reduced for leaf in loop.leaves}
             constants = {name: value for name, value in constants.items() if name in summed}
-        printer = Printer(nest, function.pointers, function.storage, on_gpu(near=function.near))
+        form = on_gpu(near=is_near(region, function, parameters))
+        printer = Printer(nest, function.pointers, function.storage, form)
         return cls(nest, printer, level, parameters=parameters, constants=constants, scratch=scratch)
 
     def aligned(self, buffers: Iterable[str]) -> str:
