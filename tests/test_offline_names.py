@@ -50,9 +50,9 @@ ROWS = Case(
 )
 PAIRS = {"pair": PAIR, "pair_16": halved(PAIR, "bfloat16"), "rows_16": halved(ROWS, "bfloat16")}
 PIECES = Case(
-    "return self.c(x)", "torch.randn(1, 24, 9, 9)", "torch.randn(1)", init="self.c = nn.ConvTranspose2d(24, 8, 4, 2)"
+    "return self.c(x)", "torch.randn(1, 24, 9, 12)", "torch.randn(1)", init="self.c = nn.ConvTranspose2d(24, 8, 4, 2)"
 )
-FURTHER_PARAMETERS = {"pieces": (CudaParameters(products=2, tensor=2, turns=3),)}
+FURTHER_PARAMETERS = {"pieces": tuple(CudaParameters(products=2, tensor=2, turns=turns) for turns in (3, 4))}
 CASES = {"pieces": PIECES} | PAIRS | numbers.CASES | products.CASES | MANY | HALVES | ATTENTION
 TYPE = (
     r"(?:bool|int|unsigned|CUtensorMap|uint64_t|int64_t|uint32_t|float|double|float4|dim3|auto|MaxSum|Place|Team|Cluster|Quotient|"

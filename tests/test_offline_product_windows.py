@@ -182,3 +182,79 @@ def test_pieces_of_images_come_with_their_surroundings(name: str, tmp_path: Path
     fp, plan = drafted(name, case, parameters, "tma_chunks", regions=1)
     assert ("wide_tail" in plan.candidate.source) == (name == "slices")
     assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
+
+
+TF32 = CudaParameters(products=2, tensor=2)
+
+# The same with pixels that go through registers, from the images as they lie: rows of results that begin anywhere and
+# at sixteen bytes, few channels and several steps of them, odd and even numbers of places, phases, slices.
+PIXELS = {
+    "rows that begin anywhere": (
+        Case(
+            "return self.c(x)",
+            "torch.randn(2, 12, 13, 36)",
+            "torch.randn(1)",
+            init="self.c = nn.Conv2d(12, 40, (5, 3), padding=(1, 2), dilation=(1, 2))",
+        ),
+        False,
+    ),
+    "few channels": (
+        Case(
+            "return F.gelu(self.c(x)) + y",
+            "torch.randn(2, 3, 9, 72)",
+            "torch.randn(2, 70, 7, 70)",
+            init="self.c = nn.Conv2d(3, 70, 3)",
+        ),
+        False,
+    ),
+    "steps of channels": (
+        Case(
+            "return self.c(x).relu() * y",
+            "torch.randn(1, 72, 10, 72)",
+            "torch.randn(64, 10, 72)",
+            init="self.c = nn.Conv2d(72, 64, 3, padding=1)",
+        ),
+        True,
+    ),
+    "both phases": (
+        Case(
+            "return F.gelu(self.c(x) - y)",
+            "torch.randn(2, 20, 5, 20)",
+            "torch.randn(70, 1, 1)",
+            init="self.c = nn.ConvTranspose2d(20, 70, (5, 3), (3, 2), (1, 1), (1, 0), dilation=(2, 1))",
+        ),
+        False,
+    ),
+    "slices": (
+        Case(
+            "return self.c(x).relu() * y",
+            "torch.randn(2, 8, 5, 9, 16)",
+            "torch.randn(2, 20, 2, 9, 16)",
+            init="self.c = nn.Conv3d(8, 20, 3, (2, 1, 1), (0, 1, 1))",
+        ),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PIXELS)
+def test_pixels_go_through_registers_and_nothing_is_copied(name: str, tmp_path: Path) -> None:
+    case, wide = PIXELS[name]
+    parameters = CudaParameters(products=2, tensor=2, turns=4)
+    fp, plan = drafted(name, case, parameters, "row_of_piece", regions=1)
+    assert ("wide_tail" in plan.candidate.source) == wide
+    assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
+
+
+def test_pixels_go_through_registers_where_there_are_tiles_for_all_processors() -> None:
+    init = "self.c = nn.Conv2d(8, 16, 3)"
+    many = Case("return self.c(x).relu()", "torch.randn(16, 8, 60, 64)", "torch.randn(1)", init=init)
+    few = Case("return self.c(x).relu()", "torch.randn(4, 8, 60, 64)", "torch.randn(1)", init=init)
+    texts = [drafted(name, case, TF32)[1].candidate.source for name, case in (("many", many), ("few", few))]
+    assert ["row_of_piece" in text for text in texts] == [True, False]
+
+
+def test_divisions_behind_tf32_sums_call_nothing() -> None:
+    case = Case("return F.silu(self.l(x))", "torch.randn(128, 64)", "torch.randn(1)", init="self.l = nn.Linear(64, 64)")
+    texts = [drafted("silu", case, CudaParameters(products=2, tensor=tensor))[1].candidate.source for tensor in (1, 2)]
+    assert ["rk_divide_near(" in text for text in texts] == [False, True]

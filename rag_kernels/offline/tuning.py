@@ -45,7 +45,7 @@ CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("few", "product", (64, 0)),
     ("shape", "product", (128256, 192192, 128128, 64128, 128064, 64064)),
     ("clusters", "product", (1, 2)),
-    ("turns", "product", (1, 2, 3)),
+    ("turns", "product", (1, 2, 3, 4)),
     ("tile", "product", (64, 128)),
     ("tensor", "product", (0, 1)),
 )

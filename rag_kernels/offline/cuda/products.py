@@ -15,7 +15,7 @@ from rag_kernels.offline.codegen.kernel_function import Function
 from rag_kernels.offline.codegen.statements import Printer
 from rag_kernels.offline.cuda.gemm.few_rows import few_rows_kernel
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
-from rag_kernels.offline.cuda.gemm.patch import convolution_kernel
+from rag_kernels.offline.cuda.gemm.pixels import convolution_kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel, numbers_of, serves
 from rag_kernels.offline.cuda.gemm.wgmma import WgmmaKernel, wgmma_kernel
 from rag_kernels.offline.cuda.gemm.wgmma_groups import GroupsKernel

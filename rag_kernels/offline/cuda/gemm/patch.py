@@ -18,11 +18,10 @@ from rag_kernels.offline.codegen.contraction import Phase
 from rag_kernels.offline.codegen.loop_nest import text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda.gemm import patch_text
-from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
 from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix
 from rag_kernels.offline.cuda.gemm.wgmma import STRIP
 from rag_kernels.offline.cuda.gemm.wgmma_shape import Shape
-from rag_kernels.offline.cuda.gemm.window import FEWEST, Axis, WindowKernel, window_kernel
+from rag_kernels.offline.cuda.gemm.window import Axis, WindowKernel
 from rag_kernels.offline.cuda.kernel_text import Parameter
 from rag_kernels.offline.cuda.needs import Needs
 
@@ -64,13 +63,28 @@ class PatchKernel(WindowKernel):
         return WIDE // 2 if self.paired else WIDE
 
     @property
+    def high(self) -> int:
+        """Return the rows of a piece."""
+        return HIGH
+
+    @property
+    def before(self) -> int:
+        """Return where a piece begins along the last axis, beside its first pixel."""
+        return self.axes[-1].first
+
+    @property
     def each(self) -> int:
         """Return the channels of a chunk."""
         return CHUNK // self.itemsize
 
     @property
-    def tall(self) -> int:
+    def filters(self) -> int:
+        """Return the filters of a tile."""
         return FILTERS
+
+    @property
+    def tall(self) -> int:
+        return self.filters
 
     @property
     def depth(self) -> int:
@@ -102,7 +116,7 @@ class PatchKernel(WindowKernel):
         """Return the bytes of the filters of a step, in the phase that has most."""
         *others, last = self.axes
         along = sum(self.contraction.phases[-1].taps) if self.paired else last.most
-        return math.prod(axis.most for axis in others) * along * FILTERS * self.line
+        return math.prod(axis.most for axis in others) * along * self.filters * self.line
 
     @property
     def right_bytes(self) -> int:
@@ -119,7 +133,7 @@ class PatchKernel(WindowKernel):
 
     def constants(self) -> str:
         values = [
-            f"ROWS = {FILTERS}, COLUMNS = {self.shape.columns}, DEPTH = {self.depth}, STAGES = {self.stages}",
+            f"ROWS = {self.filters}, COLUMNS = {self.shape.columns}, DEPTH = {self.depth}, STAGES = {self.stages}",
             f"CLUSTER = 1, BLOCKS = {self.shape.blocks}, BAND = {self.shape.band}, GROUPS = 1",
             f"LINE = {self.line}, FOLLOW = {self.line // 32}, LEFT_BYTES = {self.left_bytes}, STAGE = {self.stage}",
             f"PLANE = {self.plane}, PITCH_OF_PIECE = {self.spans[-1] * CHUNK}, SKEW = {STRIP + 8}",
@@ -203,13 +217,13 @@ class PatchKernel(WindowKernel):
 
     def before_loads(self) -> list[str]:
         """Return the statements that say where a tile's piece begins, with what lies around it."""
-        height, width = self.axes[-2:]
+        height = self.axes[-2]
         last, rest = len(self.axes) - 1, "slice"
         lines = [
             "const int spot = column0 / WIDE;",
             f"const int slice = spot / ({self.across_image}) / ({self.down_image});",
-            f"const int from_{last} = spot % ({self.across_image}) * BROAD + {width.first};",
-            f"const int from_{last - 1} = spot / ({self.across_image}) % ({self.down_image}) * {HIGH} "
+            f"const int from_{last} = spot % ({self.across_image}) * BROAD + {self.before};",
+            f"const int from_{last - 1} = spot / ({self.across_image}) % ({self.down_image}) * {self.high} "
             f"+ {height.first};",
         ]
         for n, axis in enumerate(self.axes[:-2]):
@@ -220,30 +234,32 @@ class PatchKernel(WindowKernel):
     def loads(self) -> list[str]:
         assert self.window and self.left
         _, of_filter = self.places_of_tap("tap")
-        froms = [f"from_{n}" for n in reversed(range(len(self.axes)))]
-        froms[0] += f" * {WORDS}"
-        places = ", ".join([*froms, f"k * {self.line // CHUNK}", "image"])
-        one, places_of = f"64 * LINE / {self.itemsize}", self.window.whole
+        one, places_of = f"ROWS * LINE / {self.itemsize}", self.window.whole
         steps = f"(({self.window.channels} + {self.block - 1}) / {self.block})"
         taps = [
-            f"for (int tap = 0; tap < {self.window.taps}; ++tap, to += 64 * LINE) {{",
+            f"for (int tap = 0; tap < {self.window.taps}; ++tap, to += ROWS * LINE) {{",
             f"  const int place_of = {of_filter};",
             f"  const auto* const of_place = of_step + (place_of < {places_of} ? place_of : {places_of}) * ({one});",
-            "  rk::bulk_load(to, of_place, 64 * LINE, bar);",
+            "  rk::bulk_load(to, of_place, ROWS * LINE, bar);",
             "}",
         ]
         return [
-            f"const auto* const of_step = filters + (int64_t(row0 / 64) * {steps} + k) * {self.slots} * ({one});",
+            f"const auto* const of_step = filters + (int64_t(row0 / ROWS) * {steps} + k) * {self.slots} * ({one});",
             "uint32_t to = left;",
             *self.each_phase(taps, unrolled=False),
-            f"rk::tma_load(&right_map, right, bar, {places});",
+            f"rk::tma_load(&right_map, right, bar, {', '.join(self.coordinates())});",
         ]
+
+    def coordinates(self) -> list[str]:
+        """Return where the copy engine finds a step's pixels, as C."""
+        froms = [f"from_{n}" for n in reversed(range(len(self.axes)))]
+        return [f"{froms[0]} * {WORDS}", *froms[1:], f"k * {self.line // CHUNK}", "image"]
 
     def bytes_brought(self) -> str:
         assert self.window
         *others, last = self.axes
         along = str(sum(self.contraction.phases[-1].taps)) if self.paired else last.taps
-        return f"{' * '.join([*(axis.taps for axis in others), along])} * (64 * LINE) + {self.right_bytes}"
+        return f"{' * '.join([*(axis.taps for axis in others), along])} * (ROWS * LINE) + {self.right_bytes}"
 
     def condition(self, pointers: dict[str, str]) -> str:
         assert self.window and self.left
@@ -266,7 +282,7 @@ class PatchKernel(WindowKernel):
             place = pointers[matrix.load.buffer] + (f" + {text_of(matrix.start)}" if matrix.start else "")
             row, tap, channel = (f"int64_t({text_of(step)})" for step in self.steps)
             channels, taps, rows = matrix.sizes
-            given = f"{place}, int({rows}), {taps}, {self.slots}, int({channels}), {self.line // CHUNK}"
+            given = f"{place}, {self.filters}, int({rows}), {taps}, {self.slots}, int({channels}), {self.line // CHUNK}"
             return [f"const auto left_factor = tma_packed({given}, {row}, {tap}, {channel}, stream);"]
         chunks = f"(int64_t({w.channels}) + {each - 1}) / {each}"
         first = f"int64_t({inner[0].size}) * {WORDS}"
@@ -321,13 +337,3 @@ def patch_of(found: WindowKernel, turns: int) -> PatchKernel | None:
     made = [PatchKernel(**(kept | {"bytes_of_line": line})) for line in lines]
     made = [one for one in made if one.spans[-1] * WORDS <= BOX and max(one.spans) <= BOX]
     return next((one for least in (3, 2) for one in made if one.stages >= least), None)
-
-
-def convolution_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WindowKernel | None:
-    """Return the kernel for a convolution in one pass, or None: over pieces of images or place by place."""
-    found = window_kernel(kernel, wanted, FEW)
-    shape, _, turns = wanted
-    if found is None:
-        return None
-    patch = patch_of(found, turns) if not shape and turns in {0, 3} else None
-    return patch or (found if found.channels >= FEWEST else None)

@@ -33,21 +33,21 @@ template <class T> TmaTurned<T> tma_chunks(const T* p, int64_t images, int chann
   else tma_chunk<1><<<grid, 256, 0, stream>>>(p, made.copy, channels, chunks, places, along);
   return made;
 }
-// Filters as a step takes them: [64 filters][step][place of the window][chunk][filter][channel], zeros where there are
-// none, as in slots beyond the places; those of fp32 are rounded to TF32.
+// Filters as a step takes them: [tall][step][place of the window][chunk][filter][channel], `tall` filters of a tile and
+// zeros where there are none, as in slots beyond the places; those of fp32 are rounded to TF32.
 __device__ inline float tma_rounded(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u); }
 template <class T> __device__ inline T tma_rounded(T x) { return x; }
-template <class T> __global__ void tma_pack(const T* from, T* to, int64_t all, int rows, int channels, int places,
-                                            int slots, int steps, int chunks, int64_t row, int64_t place,
+template <class T> __global__ void tma_pack(const T* from, T* to, int64_t all, int tall, int rows, int channels,
+                                            int places, int slots, int steps, int chunks, int64_t row, int64_t place,
                                             int64_t channel) {
   constexpr int EACH = 16 / sizeof(T);
   const int64_t at = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
   if (at >= all) return;
-  int64_t rest = at / 64;
+  int64_t rest = at / tall;
   const int chunk = rest % chunks;
   const int tap = (rest /= chunks) % slots;
   const int step = (rest /= slots) % steps, c = (step * chunks + chunk) * EACH;
-  const int64_t filter = rest / steps * 64 + at % 64;
+  const int64_t filter = rest / steps * tall + at % tall;
   Pack<T, EACH> pack = {};
 #pragma unroll
   for (int u = 0; u < EACH; ++u)
@@ -55,14 +55,15 @@ template <class T> __global__ void tma_pack(const T* from, T* to, int64_t all, i
       pack.x[u] = tma_rounded(from[filter * row + tap * place + (c + u) * channel]);
   *reinterpret_cast<Pack<T, EACH>*>(&to[at * EACH]) = pack;
 }
-template <class T> TmaTurned<T> tma_packed(const T* p, int rows, int places, int slots, int channels, int chunks,
-                                           int64_t row, int64_t place, int64_t channel, cudaStream_t stream) {
-  const int each = 16 / sizeof(T) * chunks, steps = (channels + each - 1) / each;
-  const int64_t all = (int64_t(rows) + 63) / 64 * steps * slots * chunks * 64, grid = (all + 255) / 256;
+template <class T> TmaTurned<T> tma_packed(const T* p, int tall, int rows, int places, int slots, int channels,
+                                           int chunks, int64_t row, int64_t place, int64_t channel,
+                                           cudaStream_t stream) {
+  const int each = 16 / sizeof(T) * chunks, steps = (channels + each - 1) / each, n = rows, q = channels;
+  const int64_t all = tiles(rows, tall) * steps * slots * chunks * tall, grid = (all + 255) / 256;
   TmaTurned<T> made = {scratch<T>(all * 16 / sizeof(T), stream), {}};
   T* const to = made.copy;
   const int64_t r = row, s = place, t = channel;
-  tma_pack<<<blocks(grid), 256, 0, stream>>>(p, to, all, rows, channels, places, slots, steps, chunks, r, s, t);
+  tma_pack<<<blocks(grid), 256, 0, stream>>>(p, to, all, tall, n, q, places, slots, steps, chunks, r, s, t);
   return made;
 }
 """
@@ -82,7 +83,7 @@ PHASES_OF_STEP
 
 # ... by which the pixels of a piece are multiplied: eight columns of it, and eight rows, at a time.
 TAP = """\
-for (int tap = 0; tap < TAPS; ++tap, filters += 64 * LINE) {
+for (int tap = 0; tap < TAPS; ++tap, filters += ROWS * LINE) {
   const uint32_t pixels = right + (OFFSET) * 16;
 #pragma unroll
   for (int q = 0; q < FOLLOW; ++q)

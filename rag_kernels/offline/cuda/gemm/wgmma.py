@@ -166,6 +166,11 @@ class WgmmaKernel(TailKernel):
         return {"left": self.left, "right": self.right} | ({"second": self.second} if self.second else {})
 
     @property
+    def copied(self) -> list[str]:
+        """Return the factors that may be copied, by the names of their maps."""
+        return [*self.maps]
+
+    @property
     def stage(self) -> int:
         """Return the bytes of a stage of the ring."""
         return LINE * (self.shape.rows + self.shape.columns)
@@ -243,9 +248,8 @@ class WgmmaKernel(TailKernel):
         multiply = f"rk::wgmma_{SHORT_NAMES[self.numbers]}"
         if self.numbers in HALF:
             multiply += f"<{int(self.left.lanes_inside)}, {int(self.right.lanes_inside)}>"
-        walk = text.WALK_IN_PAIRS if self.by_registers else text.WALK
         fewer, more = (40, 232) if self.shape.groups == 2 else (32, 160)
-        consumer = text.CONSUMER.replace("WALK", walk).replace("STEP", self.step()).replace("MULTIPLY", multiply)
+        consumer = text.CONSUMER.replace("WALK", self.walk()).replace("STEP", self.step()).replace("MULTIPLY", multiply)
         consumer = consumer.replace("MORE", str(more)).replace("ROOM\n", f"{ROOM}\n" if self.results else "")
         consumer = consumer.replace("TWICE\n", text.TWICE if self.chain else "") + (text.TOGETHER if self.chain else "")
         strips = (
@@ -287,6 +291,10 @@ class WgmmaKernel(TailKernel):
             "#endif",
         ]
         return lines
+
+    def walk(self) -> str:
+        """Return how a group goes through a tile's steps."""
+        return text.WALK_IN_PAIRS if self.by_registers else text.WALK
 
     def step(self) -> str:
         """Return the products of a step."""
@@ -462,7 +470,7 @@ class WgmmaKernel(TailKernel):
             f"const unsigned grid = {grid};",
             f"rk::launch_clusters({name}, grid, {self.threads}, {cluster}, {shared}, stream, {', '.join(given)});",
             *(FREE if self.adds == "in memory" else []),
-            *(f"if ({n}_factor.copy) cudaFreeAsync({n}_factor.copy, stream);" for n in self.maps),
+            *(f"if ({n}_factor.copy) cudaFreeAsync({n}_factor.copy, stream);" for n in self.copied),
         ]
 
     def parts(self, name: str) -> list[str]:
