@@ -43,7 +43,9 @@ from rag_kernels.eval.numerics.input_draws import (
     spoiled,
 )
 from rag_kernels.eval.numerics.integer_draws import (
+    at_both_ends,
     from_the_end,
+    multiples_of_two,
     out_of_range,
     repeated,
     some_ignored,
@@ -63,6 +65,7 @@ from rag_kernels.eval.traits.input_kinds import (
     BESIDE_HUGE,
     DISORDER,
     ENDS,
+    ENDS_TOGETHER,
     FAR_NAMED_NUMBERS,
     FAR_PARAMETERS,
     FEW_HUGE,
@@ -89,6 +92,7 @@ from rag_kernels.eval.traits.input_kinds import (
     PROBES,
     REPEATED,
     SINGLES,
+    STRIDED,
     UNEVEN,
     UNTRUE,
     WIDEST,
@@ -331,6 +335,12 @@ class DrawMaker:
             return own if bounded else widest(own, generator)
         if kind in (UNTRUE, MULTIPLES):
             return own
+        if kind in (STRIDED, ENDS_TOGETHER):
+            bounded = argument.path in {*(b.path for b in self.fp.bounds), *self.fp.as_drawn}
+            if kind == STRIDED:
+                return own if bounded else multiples_of_two(own, generator)
+            free = argument.path not in self.fp.as_drawn and not is_structured(own)
+            return at_both_ends(own, generator) if free else own
         if kind == REPEATED:
             return repeated(own, generator)
         if kind == ALIKE:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rag_kernels.eval.children.bound_module import BoundModule
 from rag_kernels.eval.numerics.arranged_inputs import (
@@ -45,6 +46,7 @@ from rag_kernels.eval.numerics.oracle import (
     double_factories,
 )
 from rag_kernels.eval.numerics.searched_inputs import MOST_BESIDE, search
+from rag_kernels.eval.numerics.structured_noise import put_next_to_lines
 from rag_kernels.eval.records import FunctionalProblem, TensorArgument
 from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.eval.traits.input_kinds import (
@@ -56,9 +58,11 @@ from rag_kernels.eval.traits.input_kinds import (
     CANCELLING,
     FAR_APART,
     FAR_TOGETHER,
+    FITTED,
     INTEGERS,
     MULTIPLES,
     NAMED,
+    NEXT_TO_LINES,
     NEXT_TO_ZERO,
     ONE_TWICE_ZEROS,
     OUTWEIGHED,
@@ -67,9 +71,24 @@ from rag_kernels.eval.traits.input_kinds import (
     TWICE,
 )
 from rag_kernels.eval.traits.marked_values import constants_of
-from rag_kernels.eval.traits.steps import WEIGHING, alike_inputs, compares
+from rag_kernels.eval.traits.steps import DIFFERENCES, WEIGHING, alike_inputs, compares
 
 MOST_OFF = 1e-5  # of a result next to zero, by which the module may miss it
+
+
+class Subtracted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes which tensors are taken from each other meanwhile: `pairs`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in DIFFERENCES and len(args) > 1 and isinstance(args[1], torch.Tensor):
+            one, other = args[0], args[1]
+            if isinstance(one, torch.Tensor) and one.is_floating_point() and one.shape == other.shape:
+                self.pairs.append((one.detach().clone(), other.detach().clone()))
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass(slots=True)
@@ -128,6 +147,11 @@ class Together:
             put_beside(kind, [t for a, t in both if self.is_free(a) and "float" in a.spec.dtype and t.dim()], generator)
         if kind in AGREEING:
             self._agree(making, target)
+        if kind in FITTED:
+            self._fit(FITTED[kind], target, generator)
+        if kind == NEXT_TO_LINES:
+            both = zip(self.fp.tensors, target, strict=True)
+            put_next_to_lines([t for a, t in both if a.role == "parameter" or self.is_free(a)], generator)
         if kind in TWICE:
             first_of = {i: j for i, j in enumerate(alike_inputs(self.fp)) if j < i}
             for j in set(first_of.values()) if kind == ONE_TWICE_ZEROS else ():
@@ -143,6 +167,20 @@ class Together:
         high = {bound.path: bound.high for bound in self.fp.bounds}
         places = [(t, high[a.path]) for a, t in inputs if a.path in high and a.spec.dtype in INTEGERS]
         put_agreeing(scores, masks, places, making.kind, making.generator)
+
+    def _fit(self, little: float, target: Sequence[torch.Tensor], generator: torch.Generator) -> None:
+        """Let an argument be next to what the module takes it from, or it from that, by so much of its size."""
+        with Subtracted() as seen:
+            self.module.call_on(target, wide=False)
+        free = [t for a, t in zip(self.fp.tensors, target, strict=True) if a.role == "input" and self.is_free(a)]
+        for one, other in seen.pairs:
+            for argument, computed in ((one, other), (other, one)):
+                mine = next((t for t in free if t.shape == argument.shape and torch.equal(t, argument)), None)
+                if mine is not None and computed.shape == mine.shape and not torch.equal(computed, mine):
+                    noise = torch.randn(mine.shape, generator=generator, device=mine.device)
+                    size = computed.double().square().mean().sqrt()
+                    mine.copy_((computed.double() + little * size * noise).to(mine.dtype))
+                    return
 
     def _balance(self, kind: str, target: Sequence[torch.Tensor], generator: torch.Generator) -> None:
         """Let operands make up for each other."""

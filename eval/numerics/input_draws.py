@@ -28,6 +28,7 @@ from rag_kernels.eval.traits.input_kinds import (
     FAR_ANGLES,
     FAR_BURST,
     FAR_PARAMETERS,
+    FITTED,
     INTEGER_KINDS,
     IRREGULAR,
     KEPT,
@@ -37,8 +38,10 @@ from rag_kernels.eval.traits.input_kinds import (
     MASKED,
     MASKED_SPIKES,
     NEARLY,
+    NEXT_TO_LINES,
     NON_FINITE,
     ONE_END,
+    ORTHONORMAL,
     POWERS,
     PROBES,
     RAISED,
@@ -49,6 +52,7 @@ from rag_kernels.eval.traits.input_kinds import (
     SMALL_WHOLE,
     TWICE,
     UNEVEN,
+    WAYS,
     WHOLE,
 )
 
@@ -62,6 +66,8 @@ MADE_ELSEWHERE = frozenset(
     {
         "own",
         *AGREEING,
+        *FITTED,
+        NEXT_TO_LINES,
         ENDS,
         IRREGULAR,
         KEPT,
@@ -174,8 +180,8 @@ def parameter_of(kind: str, value: torch.Tensor, generator: torch.Generator) -> 
     """Return a parameter such that what is exact of inputs of this kind is exact of both; as it is for other kinds."""
     if kind == POWERS:
         return powers_of_two(value, generator, throughout=True)
-    if kind == LATE:
-        return redraw(LATE, value, generator)
+    if kind in (LATE, ORTHONORMAL, *WAYS):
+        return redraw(kind, value, generator)
     return redraw(SMALL_WHOLE, value, generator) if kind in (SMALL_WHOLE, FAR_ANGLES) else value
 
 

@@ -23,6 +23,7 @@ SUMMED = (
     torch.bfloat16,
     torch.float16,
 )
+LONG = 1024  # elements, whose polynomials of two such lines differ by a multiple of 2^64
 FEW = 8  # lines that come again and again
 SAME_SUM, EXCHANGED = ((0, 0), (1, -1), (0, 0), (1, -31), (1, -33)), 2  # of two neighbours
 
@@ -85,7 +86,23 @@ def put_same_sums(values: Sequence[torch.Tensor], generator: torch.Generator) ->
             two = torch.cat([at, at + 1], 1)
             both = drawn.gather(1, two)
             both = torch.where(kind.unsqueeze(1) == EXCHANGED, both.flip(1), both + beside[kind])
-            value.copy_(drawn.scatter(1, two, both).to(value.dtype).reshape(value.shape))
+            changed = drawn.scatter(1, two, both)
+            if n >= LONG:
+                _put_alternating(changed, low + margin, generator)
+            value.copy_(changed.to(value.dtype).reshape(value.shape))
+
+
+def _put_alternating(lines: torch.Tensor, least: int, generator: torch.Generator) -> None:
+    """Make a quarter of the lines one of two that every polynomial of a machine word has in common: two values after
+    Thue and Morse, or each the other.
+    """
+    signs = torch.zeros(1, dtype=torch.int64, device=lines.device)
+    while 2 * len(signs) <= lines.shape[1]:
+        signs = torch.cat([signs, 1 - signs])
+    drawn = torch.rand(2, len(lines), generator=generator, device=lines.device)
+    some = (drawn[0] < 0.25).nonzero().reshape(-1)
+    lines[some] = lines[:1].clone()
+    lines[some, : len(signs)] = least + torch.where(drawn[1, some, None] < 0.5, signs, 1 - signs)
 
 
 def put_agreeing(

@@ -72,6 +72,25 @@ def next_to_multiples(
     return (wide - torch.remainder(wide, divisor) + beside).clamp(int(own.min()), int(own.max())).to(own.dtype)
 
 
+def at_both_ends(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return an integer input whose parts are at the least of its own values throughout, or at the greatest."""
+    if own.dim() == 0 or own.numel() < 2:
+        return own
+    parts = (own.shape[0], *(1 for _ in own.shape[1:])) if own.dim() > 1 else (1,)
+    side = torch.randint(0, 2, parts, generator=generator, device=own.device)
+    return torch.where(side == 0, own.min(), own.max()).expand(own.shape).clone()
+
+
+def multiples_of_two(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return an integer input of its own values times a power of two, the same for all inputs of a call."""
+    info = torch.iinfo(own.dtype)
+    most = max(1, int(own.abs().max())) if own.numel() else 1
+    shift = 8 + 4 * (generator.initial_seed() % 4)
+    while shift > 0 and most << shift > info.max // 4:
+        shift -= 4
+    return own << max(0, shift)
+
+
 def widened(own: torch.Tensor, bound: IndexBound | None, generator: torch.Generator) -> torch.Tensor:
     """Return an integer input of other values: of either sign and beyond 16 bits, or within what they index.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from rag_kernels.eval.numerics.arranged_inputs import lines_of
+from rag_kernels.eval.numerics.structured_noise import long_chain, long_ways, orthonormal, steep
 from rag_kernels.eval.traits.input_kinds import (
     BRINK,
     CLIMB,
@@ -27,17 +28,21 @@ from rag_kernels.eval.traits.input_kinds import (
     HUGE,
     INFINITE,
     LATE,
+    LONG_CHAIN,
+    LONG_WAYS,
     LOW,
     MASKED,
     MASKED_SPIKES,
     MIXED,
     NON_FINITE,
+    ORTHONORMAL,
     OVERFLOW,
     PIVOTS,
     POWERS,
     SIDES,
     SMALL_WHOLE,
     SORTED_ROWS,
+    STEEP,
     TAILS,
     TWINS,
 )
@@ -425,6 +430,10 @@ SHAPED: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     CLIMB: _climb,
     PIVOTS: _pivots,
     EVERY: _every,
+    STEEP: steep,
+    ORTHONORMAL: orthonormal,
+    LONG_WAYS: long_ways,
+    LONG_CHAIN: long_chain,
     HARDLY_JOINED: _hardly_joined,
     LATE: _late,
     SIDES: _sides,

@@ -44,6 +44,7 @@ class CandidateWorker:
         self.session, self.candidate, self.limits = session, candidate, session.limits
         self.is_module = candidate.tier == "module"
         self._requests = 0
+        self.loaded_bytes = 0  # that its process has more for having loaded it
         role = "rag_kernels.eval.children.candidate:serve"
         if session.on_gpu:
             role += "_cuda_module" if self.is_module else "_cuda"
@@ -65,7 +66,11 @@ class CandidateWorker:
             if session.on_gpu and not self.is_module:  # modules are loaded in threads, and turns belong to one
                 with session.device_lock.away():
                     self._wait_until_ready()
+            before = self.worker.resident()
             self._send_or_stop(message, Done, stage="load", deadline_s=self._load_limit_s, fds=())
+            after = self.worker.resident()
+            if before is not None and after is not None:
+                self.loaded_bytes = max(0, after.own - before.own)
         except Stopped:
             self.close()
             raise

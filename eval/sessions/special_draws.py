@@ -19,6 +19,7 @@ from rag_kernels.eval.traits.input_kinds import (
     EDGES,
     ENDS,
     FAR_ANGLES,
+    FITTED,
     INFINITE,
     INTEGER_KINDS,
     IRREGULAR,
@@ -27,6 +28,7 @@ from rag_kernels.eval.traits.input_kinds import (
     MIXED,
     NAMED,
     NEARLY,
+    NEXT_TO_LINES,
     NON_FINITE,
     OF_ITS_RANGE,
     OF_ITS_SIDE,
@@ -45,6 +47,7 @@ from rag_kernels.eval.traits.input_kinds import (
     UNEVEN,
 )
 from rag_kernels.eval.traits.named_numbers import NOTHING_NAMED, NamedNumbers
+from rag_kernels.eval.traits.steps import suits
 from rag_kernels.eval.traits.suitable_kinds import may_be_given
 
 MOST_DIED = 3  # contents of which the module's process dies: each costs a new one
@@ -104,6 +107,8 @@ class SpecialDraws:
             and kind
             not in (
                 *AGREEING,
+                *FITTED,
+                NEXT_TO_LINES,
                 *SEARCHED,
                 *SINGLES,
                 *SIZES,
@@ -126,7 +131,7 @@ class SpecialDraws:
         """Make a draw that has something of numbers which a candidate names, in the place of the last one of the kind;
         None where the module gives no sound answer to any.
         """
-        if self._contents.died >= MOST_DIED:
+        if self._contents.died >= MOST_DIED or not suits(self.fp, kind):
             return None
         sides = (OF_ITS_SIDE, OF_ITS_RANGE) if self._contents.on_one_side else ("", OF_ITS_SIDE, OF_ITS_RANGE)
         for side in sorted(sides, key=lambda side: side != self._sides.get(kind)):

@@ -99,6 +99,12 @@ NAMED = (NAMED_NUMBERS, FAR_NAMED_NUMBERS)
 # the greater of two values, or the lesser.
 AGREE, GREATER, LESSER = "inputs that agree", "inputs that agree, the greater", "inputs that agree, the lesser"
 AGREEING = (AGREE, GREATER, LESSER)
+# What a fitted model leaves: an argument next to what is computed beside it, by so much of its size. Lines next to
+# those of another tensor; rows that are orthonormal, as some losses want them.
+FITTED = {"fitted": 1e-2, "fitted closely": 3e-5}
+NEXT_TO_LINES, ORTHONORMAL = "lines next to others", "orthonormal lines"
+STEEP = "smooth and steep rows"
+WAYS = LONG_WAYS, LONG_CHAIN = ("long ways", "a long chain")  # through a square, of what is done again and again
 TAILS = "tails of both sides"  # of what goes to nothing on one of them, and is exact there
 SPECIAL = (
     EDGES,
@@ -116,6 +122,11 @@ SPECIAL = (
     SORTED_ROWS,
     TWINS,
     EVERY,
+    STEEP,
+    *FITTED,
+    NEXT_TO_LINES,
+    ORTHONORMAL,
+    *WAYS,
     ROOTS,
     PEAKS,
     NEXT_TO_ZERO,
@@ -170,7 +181,9 @@ UNTRUE = "no truth at all"  # of truth values
 PADDED = "masks of runs"  # where masks are drawn: each line begins with a run that is masked, or is not, as padding is
 WIDEST = "widest integers"  # as wide as their dtype, where nothing reads them as indices: no float holds all of them
 MULTIPLES = "next to multiples"  # within what the problem draws: of what it is divided by, and one beside
-INTEGER_KINDS = (WIDE, WIDEST, REPEATED, MULTIPLES, ALIKE, UNTRUE, PADDED, IGNORED, FROM_END)
+ENDS_TOGETHER = "integers at both ends"  # of what the problem draws: each part at one
+STRIDED = "integers that are multiples"  # of a power of two, beyond what the problem draws
+INTEGER_KINDS = (STRIDED, ENDS_TOGETHER, WIDE, WIDEST, REPEATED, MULTIPLES, ALIKE, UNTRUE, PADDED, IGNORED, FROM_END)
 # Products that are exact (`eval.numerics.exactness_probe`): of one factor, of the others, of what a softmax weighs.
 PROBE, OTHER_PROBE, WEIGHED_PROBE = "probe", "probe of the other factors", "probe of what is weighed"
 PROBES = (PROBE, OTHER_PROBE, WEIGHED_PROBE)

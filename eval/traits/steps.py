@@ -27,8 +27,10 @@ from rag_kernels.eval.traits.input_kinds import (
     FADING,
     FAR_ANGLES,
     FAR_APART,
+    FAR_NAMED_NUMBERS,
     FAR_PARAMETERS,
     FAR_TOGETHER,
+    FITTED,
     HARDLY_JOINED,
     HUGE,
     INTEGERS,
@@ -38,6 +40,8 @@ from rag_kernels.eval.traits.input_kinds import (
     MASKED,
     MASKED_SPIKES,
     NEARLY_ALIKE,
+    NEXT_TO_LINES,
+    ORTHONORMAL,
     OUTWEIGHED,
     OVERFLOW,
     PIVOTS,
@@ -49,8 +53,10 @@ from rag_kernels.eval.traits.input_kinds import (
     SIZES,
     SMALL_WHOLE,
     SORTED_ROWS,
+    STEEP,
     TAILS,
     TWINS,
+    WAYS,
     WHOLE,
 )
 
@@ -62,6 +68,7 @@ WEIGHING = frozenset({"softmax", "_softmax", "sigmoid"})
 ADDED_LOGS = frozenset({"logaddexp", "logaddexp2"})
 OF_TAILS = frozenset({"erfc", "special_ndtr", "special_log_ndtr", "log_sigmoid", "log_sigmoid_forward"})
 DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod"})
+DIFFERENCES = frozenset({"sub", "rsub", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "dist"})
 
 
 def is_elementwise(fp: FunctionalProblem) -> bool:
@@ -143,14 +150,14 @@ def computes_all(fp: FunctionalProblem) -> bool:
     return held.isdisjoint(fp.results)
 
 
-def repeats_itself(fp: FunctionalProblem) -> bool:
+def repeats_itself(fp: FunctionalProblem, *, of_any: bool = False) -> bool:
     """Return whether one value goes into many of the same operator, that does not work element by element: steps of a
-    walk, of a power iteration, of a recurrent cell.
+    walk, of a power iteration, of a recurrent cell; or into many `of_any` operator.
     """
     read = Counter(
         (name, base_name(node.op))
         for node in fp.nodes
-        if operator(node.op).cost == "product"
+        if of_any or operator(node.op).cost == "product"
         for name in set(names_in(node.args))
     )
     return max(read.values(), default=0) >= MANY_STEPS
@@ -253,6 +260,13 @@ def alike_inputs(fp: FunctionalProblem) -> tuple[int, ...]:
     )
 
 
+def _lines_as_long(fp: FunctionalProblem) -> set[int]:
+    """Return how long lines are of which several tensors have some, and not as many."""
+    shapes = {a.spec.shape for a in fp.tensors if "float" in a.spec.dtype and len(a.spec.shape) > 1}
+    lengths = Counter(shape[-1] for shape in shapes)
+    return {length for length, count in lengths.items() if count > 1}
+
+
 def suits(fp: FunctionalProblem, kind: str) -> bool:
     """Return whether a kind of special values is for this problem; most are for all."""
     traits = [operator(node.op) for node in fp.nodes]
@@ -296,6 +310,16 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
             return False
         mixes = any(t.cost in ("product", "recurrent") or t.near for t in traits)
         return not mixes and (is_elementwise(fp) or all(s.dtype != "float64" for s in fp.outputs))
+    if kind == FAR_NAMED_NUMBERS:  # beyond fp64 nothing says what is right
+        return is_elementwise(fp) or all(s.dtype != "float64" for s in fp.outputs)
+    if kind in WAYS:
+        return repeats_itself(fp, of_any=True)
+    if kind == ORTHONORMAL:
+        return any(t.cost == "product" for t in traits)
+    if kind == NEXT_TO_LINES:
+        return not is_elementwise(fp) and len(_lines_as_long(fp)) > 0
+    if kind in FITTED:
+        return any(base_name(node.op) in DIFFERENCES for node in fp.nodes)
     if kind in (SIDES, HARDLY_JOINED, LATE):
         return repeats_itself(fp)
     if kind == SAME_SUMS:
@@ -303,7 +327,7 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
     if kind == CLUSTERS:
         floats = [a for a in fp.tensors if a.role == "input" and "float" in a.spec.dtype]
         return len(floats) > 1 and not is_elementwise(fp)
-    if kind in (PIVOTS, SORTED_ROWS, TWINS, EVERY):
+    if kind in (PIVOTS, SORTED_ROWS, TWINS, EVERY, STEEP):
         return not is_elementwise(fp)
     if kind in SEARCHED:
         return is_elementwise(fp) and not has_steps(fp) and any(s.dtype == "float32" for s in fp.outputs)

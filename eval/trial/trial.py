@@ -78,6 +78,7 @@ T = TypeVar("T")
 
 ALLOCATED_BYTES = 64  # what PyTorch's memory on a CPU begins at multiples of
 LITTLE_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}  # stacks and huge pages; code and stacks that a driver loads late
+LOADED_BYTES = 16 << 20  # a library with its variables; honest ones take 1 MiB
 LITTLE_SHARE = 0.05  # of arguments and outputs
 
 STAGES = {  # in words, for whoever waits
@@ -122,6 +123,7 @@ class Trial:
         self.others = OtherSizes(known, self.found, self.without, lambda: self.names, may_refuse=self.searches)
         self.tried_special = False
         self.by_itself = True  # none of its code is a numerical library's
+        self.loaded_bytes = 0  # that a process has more for having loaded it
         self.call_s = 0.0  # of one at the problem's own sizes
         self.extra_bytes: int | None = None  # of a call, at most, beside arguments and outputs
         self.stage_s: dict[str, float] = {}
@@ -179,7 +181,9 @@ class Trial:
 
     def _open(self) -> LoadedCandidate:
         loaded, self.loaded = self.loaded, None
-        return loaded() if loaded is not None else LoadedCandidate(self.session, self.candidate, self.library)
+        subject = loaded() if loaded is not None else LoadedCandidate(self.session, self.candidate, self.library)
+        self.loaded_bytes = max(self.loaded_bytes, subject.loaded_bytes)
+        return subject
 
     def _stage(self, name: str, work: Callable[[], T]) -> T:
         doing(STAGES.get(name, name))
@@ -476,6 +480,9 @@ class Trial:
 
     def _memory(self, measured: Measurement) -> None:
         """Label a call that takes more memory than the module's, beyond what a process takes now and then."""
+        if self.loaded_bytes > LOADED_BYTES and self.candidate.tier == "kernel" and not self.session.on_gpu:
+            self.found.label(MORE_MEMORY)
+            self.found.notes.append(f"its process has {self.loaded_bytes / 2**20:,.0f} MiB more for having loaded it")
         mine, eager = measured.candidate_extra_bytes, measured.eager_extra_bytes
         if mine is None or eager is None:
             return

@@ -213,6 +213,29 @@ PROBLEMS = {
         arguments="x, y",
         sizes="from functools import reduce\n\nROWS, COLUMNS = 192, 256",
     ),
+    "codes": task(
+        "(x.unsqueeze(1) - y).square().sum(-1).amin(1)", "torch.randn(512, 32), torch.randn(64, 32)", arguments="x, y"
+    ),
+    "fit": task(
+        "(x @ w - y).square().mean()",
+        "torch.randn(16384, 16), torch.randn(16), torch.randn(16384)",
+        arguments="x, w, y",
+    ),
+    "bytes apart": task(
+        "(x.int() - y.int()).abs().sum(-1)",
+        "torch.randint(0, 256, (256, 2048), dtype=torch.uint8), torch.randint(0, 256, (256, 2048), dtype=torch.uint8)",
+        arguments="x, y",
+    ),
+    "shortest": task(
+        "reduce(lambda d, _: torch.minimum(d, (d.unsqueeze(2) + x.abs()).amin(1)), range(24), y)",
+        "torch.rand(PLACES, PLACES), torch.rand(STARTS, PLACES)",
+        arguments="x, y",
+        sizes="from functools import reduce\n\nPLACES, STARTS = 48, 8",
+    ),
+    "same rows": task(
+        "(x.unsqueeze(0) == x.unsqueeze(1)).all(-1)",
+        "torch.randint(0, 1000, (48, 2048))[torch.randint(0, 48, (48,))]",
+    ),
     "masked mean": task(
         "torch.where(m, x, 0).sum(-1) / m.sum(-1).clamp(min=1)",
         "torch.randn(256, 512), torch.rand(256, 512) < 0.5",

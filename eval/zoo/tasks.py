@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from textwrap import dedent, indent
 
-from rag_kernels.eval.zoo.bodies import elements, indices, products, rows
+from rag_kernels.eval.zoo.bodies import agreeing, elements, indices, products, rows
 
-TASKS = {task.name: task for family in (rows, products, elements, indices) for task in family.TASKS}
+TASKS = {task.name: task for family in (rows, products, elements, indices, agreeing) for task in family.TASKS}
 
 HEAD = """\
 #include "rag_kernel.h"
@@ -27,6 +27,7 @@ EXTRAS = {
     "Classes": "typedef rk::Tensor<const int64_t> Classes;\n",
     "Bytes": "typedef rk::Tensor<const int8_t> Bytes;\ntypedef rk::Tensor<int8_t> BytesOut;\n",
     "Mask": "typedef rk::Tensor<const bool> Mask;\n",
+    "Pixels": "typedef rk::Tensor<const uint8_t> Pixels;\n",
     "Truth": "typedef rk::Tensor<bool> Truth;\n",
     "HalfOut": """\
 typedef rk::Tensor<const rk::bf16> Half;

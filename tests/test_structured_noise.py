@@ -1,0 +1,75 @@
+"""Inputs whose lines hang together, and whole numbers at both ends or far apart in their bits."""
+
+from __future__ import annotations
+
+import torch
+
+from rag_kernels.eval.numerics.input_draws import redraw
+from rag_kernels.eval.numerics.inputs_together import put_same_sums
+from rag_kernels.eval.numerics.integer_draws import at_both_ends, multiples_of_two
+from rag_kernels.eval.numerics.structured_noise import put_next_to_lines
+from rag_kernels.eval.traits.input_kinds import LONG_CHAIN, LONG_WAYS, ORTHONORMAL, STEEP
+
+
+def generator(seed: int = 3) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_rows_are_steep_in_order_and_in_none() -> None:
+    rows = redraw(STEEP, torch.randn(200, 256), generator()).double().abs()
+    assert bool(torch.isfinite(rows).all()) and float((rows.amax(1) / rows.median(1).values).median()) > 10
+    ordered = (rows.diff(dim=1) >= 0).all(1)
+    assert 0.3 < float(ordered.double().mean()) < 0.7
+
+
+def test_rows_or_columns_are_nearly_orthonormal() -> None:
+    for shape in ((20, 50), (50, 20), (3, 20, 50)):
+        made = redraw(ORTHONORMAL, torch.randn(*shape), generator()).double()
+        wide = made if shape[-1] > shape[-2] else made.mT
+        off = (wide @ wide.mT - torch.eye(20)).abs().max()
+        assert 1e-5 < float(off) < 1e-2
+
+
+def test_a_long_way_takes_as_many_steps_as_there_are_places() -> None:
+    links, now = (redraw(LONG_WAYS, torch.rand(*shape), generator()) for shape in ((24, 24), (1, 24)))
+    for step in range(24):
+        later = torch.minimum(now, (now.unsqueeze(2) + links).amin(1))
+        assert (step == 23) == torch.equal(later, now)
+        now = later
+    chain, first = (redraw(LONG_CHAIN, torch.rand(*shape), generator()) for shape in ((6, 6), (6,)))
+    reached = [int((first @ torch.linalg.matrix_power(chain, steps)).argmax()) for steps in range(7)]
+    assert reached == [0, 1, 2, 3, 4, 5, 5]
+
+
+def test_lines_are_next_to_those_of_the_smallest() -> None:
+    x, y, z = torch.randn(300, 16), torch.randn(20, 16), torch.randn(5, 7)
+    kept = z.clone(), y.clone()
+    put_next_to_lines((x, y, z), generator())
+    assert torch.equal(z, kept[0]) and torch.equal(y, kept[1])
+    least = torch.cdist(x.double(), y.double()).amin(1)
+    assert float(least.min()) > 0 and float(least.max()) < 0.02
+
+
+def test_whole_numbers_are_at_both_ends_in_parts() -> None:
+    x, y = (at_both_ends(torch.randint(0, 256, (64, 30), dtype=torch.uint8), generator(seed)) for seed in (3, 4))
+    both = {(int(a), int(b)) for a, b in zip(x[:, 0], y[:, 0], strict=True)}
+    assert len(both) == 4 and bool((x == x[:, :1]).all())
+
+
+def test_whole_numbers_have_the_same_low_bits() -> None:
+    own = torch.randint(0, 1000, (50,))
+    for seed in range(4):
+        made = multiples_of_two(own, generator(seed))
+        assert bool((made % 256 == 0).all()) and torch.equal(made // (made[own > 0][0] // own[own > 0][0]), own)
+    small = torch.randint(0, 100, (50,), dtype=torch.uint8)
+    assert torch.equal(multiples_of_two(small, generator()), small), "no room"
+
+
+def test_some_lines_have_every_polynomial_in_common() -> None:
+    lines = torch.randint(0, 1000, (64, 2048), generator=generator())
+    put_same_sums([lines], generator())
+    base, known = 1000003, [0] * 64
+    for column in lines.T.tolist():
+        known = [(k * base + v) % 2**64 for k, v in zip(known, column, strict=True)]
+    alike = {k: {tuple(lines[i].tolist()) for i in range(64) if known[i] == k} for k in set(known)}
+    assert max(map(len, alike.values())) == 2, "two lines that differ"
