@@ -1,14 +1,14 @@
 """The offline writer on ordinary problems that no benchmark has: right, and faster than the better baseline?
 
     python tests/bench/ordinary.py tests/bench/ordinary --device cuda --out rows.jsonl [--part 1/8]
-    python tests/bench/ordinary.py --table rows.jsonl [more.jsonl ...]
+    python tests/bench/ordinary.py --table rows.jsonl [more.jsonl ...] [--before earlier.jsonl ...]
 
 The folder holds problems as people have them in 2026, each written by the operators' names alone, before it was known
 what the writer makes of it. Each is drafted and judged as by `offline_kernelbench`, one candidate by default, in the
 precision that its docstring names (TF32 allowed on both sides, else strict; products of 16 bits are as they are), and
 with its gradients as a step of training where the docstring says that it is trained.
 A row is printed and kept as soon as it is known. The table tells wins over the better of eager and `torch.compile`,
-and what stayed the library's.
+and what stayed the library's; with --before how it was in earlier rows, too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import argparse
 import ast
 import itertools
 import json
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -51,13 +52,14 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path("ordinary.jsonl"))
     parser.add_argument("--table", nargs="+", type=Path, help="print the table of these files")
+    parser.add_argument("--before", nargs="+", type=Path, default=[], help="earlier rows of the same problems")
     parser.set_defaults(enough=1e9)
     asked = parser.parse_args()
     if asked.table:
-        print("\n".join(table(read(asked.table))))
+        print("\n".join(table(read(asked.table), read(asked.before))))
         return
     run(asked)
-    print("\n".join(table(read([asked.out]))))
+    print("\n".join(table(read([asked.out]), [])))
 
 
 def run(asked: argparse.Namespace) -> None:
@@ -108,7 +110,7 @@ def left(row: Row) -> list[str]:
 
 def kind_of(file: Path) -> tuple[str, bool]:
     """Return which precision a problem's docstring names, and whether it is trained."""
-    told = file.read_text().splitlines()[0]
+    told = ast.get_docstring(ast.parse(file.read_text())) or ""
     return "tf32" if "TF32" in told else "strict", "trained" in told
 
 
@@ -118,25 +120,32 @@ HEAD = [
 ]
 
 
-def line(row: Row) -> str:
-    """Return the row of the table."""
+def line(row: Row, earlier: Row | None = None) -> str:
+    """Return the row of the table, with how an earlier row came out if there is one."""
+    over = told_of(row) if earlier is None else f"{told_of(earlier)}; {told_of(row)}"
     if row["outcome"] != "passed":
         told = str(row.get("why", "")).strip()
         if row["outcome"] == "fault":
             told = told.rpartition("\n")[2]  # of a traceback what was raised, without the machine's paths
         why = " ".join(told.split())[:300].replace("|", "/")
-        return f"| {row['name']} | {row.get('allowed')} | {row['outcome']} | | | | | {why} | |"
+        return f"| {row['name']} | {row.get('allowed')} | {row['outcome']} | | | | {over} | {why} | |"
     ours, eager = row["candidate_us"] / 1e3, row["eager_us"] / 1e3
     compiled = f"{row['compile_us'] / 1e3:.3f}" if row["compile_us"] else "none"
     labels = ", ".join([row["label"], *row["labels"]])
     return (
-        f"| {row['name']} | {row['allowed']} | passed | {ours:.3f} | {eager:.3f} | {compiled} | {row['speedup']:.2f} | "
+        f"| {row['name']} | {row['allowed']} | passed | {ours:.3f} | {eager:.3f} | {compiled} | {over} | "
         f"{labels} | {', '.join(left(row))} |"
     )
 
 
-def table(rows: list[Row]) -> list[str]:
+def told_of(row: Row) -> str:
+    """Return how a row came out, in one word."""
+    return f"{row['speedup']:.2f}" if row["outcome"] == "passed" else str(row["outcome"])
+
+
+def table(rows: list[Row], before: list[Row]) -> list[str]:
     """Return the rows, slowest beside its baseline last, and the counts."""
+    earlier = {r["name"]: r for r in before}
     rows = sorted(rows, key=lambda r: (r["outcome"] != "passed", -(r.get("speedup") or 0.0), r["name"]))
     passed = [r for r in rows if r["outcome"] == "passed"]
     wins = sum(r["speedup"] > 1 for r in passed)
@@ -144,9 +153,16 @@ def table(rows: list[Row]) -> list[str]:
     device = next((f"{r['gpu']}, PyTorch {r['torch']}" for r in rows), "")
     counts = (
         f"{device}: {len(rows)} problems, {len(passed)} verified, {whole} of these with nothing left to the library, "
-        f"{wins} faster than the better of eager and compile."
+        f"{wins} faster than the better of eager and compile, geometric mean {mean(passed):.2f}."
     )
-    return [*HEAD, *map(line, rows), "", counts]
+    both = [r for r in passed if r["name"] in earlier and earlier[r["name"]]["outcome"] == "passed"]
+    means = mean([earlier[r["name"]] for r in both]), mean(both)
+    since = f" Of {len(both)} verified both times {means[0]:.2f} before and {means[1]:.2f} now."
+    return [*HEAD, *(line(r, earlier.get(r["name"])) for r in rows), "", counts + (since if before else "")]
+
+
+def mean(passed: list[Row]) -> float:
+    return statistics.geometric_mean(r["speedup"] for r in passed) if passed else 0.0
 
 
 if __name__ == "__main__":
