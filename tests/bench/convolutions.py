@@ -35,7 +35,7 @@ from rag_kernels.eval.records import FunctionalProblem, Problem, TensorArgument
 from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cuda.function import CudaParameters
-from rag_kernels.offline.cuda.gemm.wgmma_shape import best_shape
+from rag_kernels.offline.cuda.gemm.wgmma_shape import Product, best_shape
 
 MODEL = """import torch
 import torch.nn as nn
@@ -155,7 +155,7 @@ def planned(r: Row, *, pieces: bool) -> tuple[FunctionalProblem, dict[str, Plan]
     fp = functionalize_here({"problem": Problem("convolution", source(r, 2)), "threads": 4})
     assert isinstance(fp, FunctionalProblem), fp
     tf32 = r.dtype == "tf32"
-    best = best_shape(r.out[0], r.images * math.prod(r.out[1:]), 1, r.depth * (2 if tf32 else 1))
+    best = best_shape(Product(r.out[0], r.images * math.prod(r.out[1:]), 1, r.depth * (2 if tf32 else 1)))
     shape, turns = best.rows * 1000 + best.columns, 2 if best.alternate else 1
     common = CudaParameters(products=2, tensor=1 + tf32)
     windows = write(fp, dataclasses.replace(common, shape=shape, clusters=best.cluster, turns=turns))

@@ -13,6 +13,7 @@ power limit meets both alike. Ratios are medians of pairs.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import statistics
@@ -31,7 +32,7 @@ from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.gemm.few_rows import columns_for
-from rag_kernels.offline.cuda.gemm.wgmma_shape import best_shape
+from rag_kernels.offline.cuda.gemm.wgmma_shape import Product, Shape, best_shape
 
 # name -> (init, arguments with their shapes, body); m rows, n columns, depth k
 FORMS: dict[str, tuple[str, dict[str, str], str]] = {
@@ -95,11 +96,23 @@ def get_init_inputs():
 """
 
 
-def planned(form: str, dtype: str, sizes: tuple[int, int, int]) -> tuple[FunctionalProblem, Plan]:
-    """The problem with few terms, and the text with the tile that the writer chooses for all of them."""
+def planned(
+    form: str, dtype: str, sizes: tuple[int, int, int], shape: Shape | None = None
+) -> tuple[FunctionalProblem, Plan]:
+    """The problem with few terms, and the text with a tile, or with that which the writer chooses for all of them."""
+    fp = problem_of(form, dtype, sizes[:2])
+    best, few = (shape, 0) if shape else (best_shape(product_of(form, dtype, sizes)), columns_for(*sizes[:2]))
+    tile = {"shape": best.rows * 1000 + best.columns, "clusters": best.cluster, "turns": 2 if best.alternate else 1}
+    plan = write(fp, CudaParameters(products=2, tensor=1 + (dtype == "tf32"), few=few, **tile))
+    assert plan is not None and plan.candidate.tier == "kernel"
+    return fp, plan
+
+
+@functools.cache
+def problem_of(form: str, dtype: str, lanes: tuple[int, int]) -> FunctionalProblem:
+    """The problem with few terms."""
     init, arguments, body = FORMS[form]
-    m, n, k = sizes
-    small = {"m": m, "n": n, "k": 80, "one": 1}
+    small = {"m": lanes[0], "n": lanes[1], "k": 80, "one": 1}
     kind = STORED.get(dtype, dtype)
     inputs = ", ".join(
         f"torch.randn({_shape(text, small)}).to(torch.{_kind(text, kind)})" for text in arguments.values()
@@ -107,20 +120,19 @@ def planned(form: str, dtype: str, sizes: tuple[int, int, int]) -> tuple[Functio
     text = MODEL.format(init=init, names=", ".join(arguments), body=body, inputs=inputs)
     fp = functionalize_here({"problem": Problem("product", text), "threads": 4})
     assert isinstance(fp, FunctionalProblem), fp
-    tf32 = dtype == "tf32"
-    turned = tf32 and form == "x @ y"
-    lanes = (n, m) if turned else (m, n)
-    inside, tail = form in ("x @ y", "x.T @ y"), form.startswith("bias")
-    depth, slab = (2 * k, 16) if tf32 else (k, 64 if inside else 16)
-    best = best_shape(*lanes, 1, depth, registers=tf32 and inside, slab=slab, tail=tail, leaves=not tf32 and n % 8 == 0)
-    turns = 2 if best.alternate else 1
-    shape = best.rows * 1000 + best.columns
-    few = columns_for(m, n)
-    plan = write(
-        fp, CudaParameters(products=2, tensor=1 + tf32, shape=shape, clusters=best.cluster, turns=turns, few=few)
-    )
-    assert plan is not None and plan.candidate.tier == "kernel"
-    return fp, plan
+    return fp
+
+
+def product_of(form: str, dtype: str, sizes: tuple[int, int, int]) -> Product:
+    """What the writer chooses a tile for."""
+    (m, n, k), tf32 = sizes, dtype == "tf32"
+    inside = form in ("x @ y", "x.T @ y")
+    lanes = (n, m) if tf32 and form == "x @ y" else (m, n)
+    slab = 16 if tf32 or not inside else 64
+    astride = (n if inside else k) * (4 if tf32 else 2) % 128 != 0
+    registers, leaves = tf32 and inside, not tf32 and n % 8 == 0
+    ways = {"registers": registers, "leaves": leaves, "tail": form.startswith("bias"), "astride": astride}
+    return Product(*lanes, 1, 2 * k if tf32 else k, slab=slab, **ways)
 
 
 def _shape(text: str, sizes: dict[str, int]) -> str:
@@ -150,12 +162,8 @@ def race(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[flo
     return times
 
 
-def measure(
-    form: str, dtype: str, sizes: dict[str, int], fp: FunctionalProblem, library: Any, rounds: int, compiled: bool
-) -> Any:
-    """One row: both times, the ratio, TFLOP/s and the error over eager's."""
-    kind = getattr(torch, STORED.get(dtype, dtype))
-    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+def arguments_of(form: str, kind: torch.dtype, sizes: dict[str, int]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Eager's function, and its arguments by name."""
     _, arguments, body = FORMS[form]
     made: dict[str, Any] = {}
     for name, text in arguments.items():
@@ -164,9 +172,23 @@ def measure(
         made[name] = torch.randn(shape, device="cuda").to(kind) if bytes_ is None else bytes_
     scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
     exec(f"def eager({', '.join(arguments)}): {body}", scope)
-    eager = scope["eager"]
+    return scope["eager"], made
+
+
+def inputs_of(fp: FunctionalProblem, made: dict[str, Any]) -> list[Any]:
+    """The tensors that a kernel takes, in its order."""
+    return [made[a.name] for a in fp.arguments if isinstance(a, TensorArgument)]
+
+
+def measure(
+    form: str, dtype: str, sizes: dict[str, int], fp: FunctionalProblem, library: Any, rounds: int, compiled: bool
+) -> Any:
+    """One row: both times, the ratio, TFLOP/s and the error over eager's."""
+    kind = getattr(torch, STORED.get(dtype, dtype))
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    eager, made = arguments_of(form, kind, sizes)
     out = torch.empty(sizes["m"], sizes["n"], device="cuda", dtype=kind)
-    inputs = [made[a.name] for a in fp.arguments if isinstance(a, TensorArgument)]
+    inputs = inputs_of(fp, made)
     library.forward(*inputs, *(v for _, v in fp.abi_constants), out)
     rows = slice(-min(sizes["m"], 512), None)
     of_rows = {n: (t[:, rows] if form == "x.T @ y" else t[rows]) if n in "xr" else t for n, t in made.items()}

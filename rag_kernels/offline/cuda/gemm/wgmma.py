@@ -25,9 +25,14 @@ from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix, matrix_of, start_of
 from rag_kernels.offline.cuda.gemm.wgmma_leave import ROOM, Results, leave, pieces_for, results_of
 from rag_kernels.offline.cuda.gemm.wgmma_shape import (
     HALF_OF_WAVE,
-    JOINING,
+    LINE,
     PLAIN,
+    SHARED,
+    SMALL,
+    STAGED,
+    Product,
     Shape,
+    adding,
     best_shape,
     shape_of,
     step_time,
@@ -40,27 +45,31 @@ from rag_kernels.offline.fusion.stored_first import is_costly
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
 
-SHARED = 227 * 1024  # bytes of a block at most
 STRIP, NARROW = 32, 16  # columns that a warp stores at once, and where rows and columns are exchanged
-STAGED = 16 * (STRIP + 8) * 4  # bytes through which a warp stores
 COPIED = 128  # lanes of each factor from which on copies that the copy engine can read are worth their while
-LINE = 128  # bytes of a swizzled line: one step of the depth, or 64 lanes of sixteen bits
 DEEP, CHAINED = 8192, 4096  # terms of TF32 from which on tensor cores add up so many at a time, and fp32 the rest
 MOST_ASIDE = 128  # columns of 64 rows of which a group may have the sums twice
 
 
-def shape_for(kernel: WgmmaKernel) -> Shape:
-    """Return how to cut a product of these sizes."""
-    c, itemsize, right, turned = kernel.contraction, kernel.itemsize, kernel.right, kernel.turned
-    assert right
-    rows, columns, batches, depth = map(c.count, (c.rows, c.columns, c.batches, c.depth))
-    columns *= len(c.totals)
-    rows, columns = (columns, rows) if turned else (rows, columns)
-    depth = depth * itemsize // 2  # a term of fp32 takes the time of two of sixteen bits
-    group = 1 if turned else max(1, c.grouped)
-    slab = 0 if c.second else LINE // itemsize if right.lanes_inside else STRIP // 2
-    ways = {"registers": kernel.by_registers, "leaves": kernel.results is not None}
-    return best_shape(rows, columns, batches, depth, slab=slab, tail=has_tail(c), group=group, **ways)
+def product_of(kernel: WgmmaKernel) -> Product:
+    """Return what a shape is chosen for."""
+    c, itemsize, left, right = kernel.contraction, kernel.itemsize, kernel.left, kernel.right
+    assert left and right
+    rows, columns = map(c.count, kernel.lanes)
+    depth = c.count(c.depth)
+    inside = [lanes if one.lanes_inside else depth for one, lanes in ((left, rows), (right, columns))]
+    return Product(
+        rows,
+        columns * len(c.totals),
+        c.count(c.batches),
+        depth * itemsize // 2,  # a term of fp32 takes the time of two of sixteen bits
+        slab=0 if c.second else kernel.slab if right.lanes_inside else STRIP // 2,
+        registers=kernel.by_registers,
+        astride=any(length * itemsize % LINE for length in inside),
+        tail=has_tail(c),
+        leaves=kernel.results is not None,
+        group=1 if kernel.turned else max(1, c.grouped),
+    )
 
 
 def with_whole_lines(kernel: WgmmaKernel, shape: Shape) -> Shape:
@@ -97,6 +106,7 @@ class WgmmaKernel(TailKernel):
     results: Results | None = None  # where they can leave by the copy engine
     adds: Literal["", "in memory", "in clusters"] = "in memory"  # parts of a depth, where it may be split
     chain: int = 0  # steps after which sums are put aside; 0: never
+    product: Product = SMALL  # what the shape was chosen for
 
     def __post_init__(self) -> None:
         """Do nothing: the shape takes the place of a tile."""
@@ -173,16 +183,13 @@ class WgmmaKernel(TailKernel):
     @property
     def stage(self) -> int:
         """Return the bytes of a stage of the ring."""
-        return LINE * (self.shape.rows + self.shape.columns)
+        return self.shape.stage
 
     def way_to_add(self) -> Literal["", "in memory", "in clusters"]:
         """Return how parts of a depth are added up; "" where two of each tile would find no room, and none is split."""
-        c, s = self.contraction, self.shape
-        of_left, of_right = map(c.count, self.lanes)
-        if waves_of(s, of_left, of_right * len(c.totals), c.count(c.batches)) > HALF_OF_WAVE:
+        if waves_of(self.shape, self.product) > HALF_OF_WAVE:
             return ""
-        fits = s.rows * s.columns * 4 <= self.stages * self.stage
-        return "in clusters" if s.cluster == 1 and fits else "in memory"
+        return "in clusters" if self.product.joins(self.shape) else "in memory"
 
     def steps_of_chain(self) -> int:
         """Return after how many steps sums are put aside: of a long depth in TF32, where there are registers."""
@@ -475,9 +482,17 @@ class WgmmaKernel(TailKernel):
 
     def parts(self, name: str) -> list[str]:
         """Return the statements that say into how many parts a depth is cut, and for how many clusters is room."""
+        s, step = self.shape, step_time(self.shape, self.product)
+        once, each = (round(us / step, 1) for us in adding(s, self.joins))
+        cut = f"const int parts = tma_parts(tiles({self.least_terms}, {self.depth}), {once}, {each}"
         if self.joins:
-            return self.parts_of_clusters(name)
-        s = self.shape
+            return [
+                "const int64_t room = by_device([] {",
+                f"  return tma_room({name}, {self.threads}, {self.shared_bytes});",
+                "});",
+                f"{cut}, 8, [&](int64_t p) {{ return tma_turns(all, room, p); }});",
+                "const int64_t places = room & 255;",
+            ]
         places = [
             "const int64_t places = by_device([] {",
             f"  return rk::cluster_places({name}, {self.threads}, {s.cluster}, {self.shared_bytes});",
@@ -485,25 +500,14 @@ class WgmmaKernel(TailKernel):
         ]
         if not self.adds:
             return [*places, "const int parts = 1;"]
-        each, groups = s.blocks * s.columns // 2 * 128, 1 if s.alternate else s.groups
+        floats, groups = s.blocks * s.columns // 2 * 128, 1 if s.alternate else s.groups
         return [
             *places,
-            f"const int parts = tma_parts(all, tiles({self.least_terms}, {self.depth}), places);",
+            f"{cut}, all < places ? 32 : 1, [&](int64_t p) {{ return tiles(all * p, places); }});",
             f"const int64_t slots = all * {s.cluster * groups};",
-            f"float* partial = parts > 1 ? scratch<float>(slots * parts * {each}, stream) : nullptr;",
+            f"float* partial = parts > 1 ? scratch<float>(slots * parts * {floats}, stream) : nullptr;",
             "int* arrived = parts > 1 ? scratch<int>(slots, stream) : nullptr;",
             "if (parts > 1) cudaMemsetAsync(arrived, 0, sizeof(int) * slots, stream);",
-        ]
-
-    def parts_of_clusters(self, name: str) -> list[str]:
-        """Return the statements that say into how many parts a depth is cut, one for each block of a cluster."""
-        meeting = round(JOINING / step_time(self.shape), 1)
-        return [
-            "const int64_t room = by_device([] {",
-            f"  return tma_room({name}, {self.threads}, {self.shared_bytes});",
-            "});",
-            f"const int parts = tma_cluster_parts(all, tiles({self.least_terms}, {self.depth}), room, {meeting});",
-            "const int64_t places = room & 255;",
         ]
 
 
@@ -539,6 +543,7 @@ def wgmma_kernel(
     if numbers in HALF and stored <= {*HALF} and not c.grouped and made.wide_tail():
         made.results = results_of(c, made.tail_loads())
     wanted = wanted if turned or not c.grouped or wanted[0] % 1000 % c.grouped == 0 else (0, *wanted[1:])
-    made.shape = with_whole_lines(made, shape_of(wanted, shape_for(made)))
+    made.product = product_of(made)
+    made.shape = with_whole_lines(made, shape_of(wanted, best_shape(made.product)))
     made.adds, made.chain = made.way_to_add(), made.steps_of_chain()
     return made

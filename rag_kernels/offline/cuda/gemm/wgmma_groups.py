@@ -7,7 +7,6 @@ its launch, as in `wgmma.py`, of which it is a case: only what stands behind the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from rag_kernels.offline.codegen.loop_nest import Access
 from rag_kernels.offline.codegen.reduction_levels import indent
@@ -69,9 +68,6 @@ class GroupsKernel(WgmmaKernel):
     def strips(self) -> str:
         group = str(self.contraction.grouped)
         return FROM_REGISTERS.replace("GROUP", group) if self.in_registers else WgmmaKernel.strips(self)
-
-    def way_to_add(self) -> Literal["in memory"]:
-        return "in memory"
 
     def whole_stores(self) -> dict[str, Access]:
         return {}

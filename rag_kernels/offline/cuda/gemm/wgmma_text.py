@@ -227,7 +227,7 @@ if (parts > 1) {
     const int across = u / (PART / 2) * (WIDE / 2) + i % (WIDE / PART) * (PART / 2) + u % (PART / 2);
     return i / (WIDE / PART) * (COLUMNS / 2) + across;
   };
-  if (!ALTERNATE) rk::group_sync<GROUPS * 128>(GROUPS + 1);  // all have multiplied
+  rk::group_sync<GROUPS * 128>(ALTERNATE ? group : GROUPS + 1);  // all have multiplied
   float* const mine_of = shared + (base - rk::tma_address(shared)) / 4 + (ALTERNATE ? 0 : mine) * (EACH * 128);
   float* const shown = mine_of + threadIdx.x % 128;
 #pragma unroll
@@ -264,6 +264,7 @@ if (parts > 1) {  // who comes last of a tile adds the parts up, always in the s
   __threadfence();
 #pragma unroll
   for (int u = 0; u < EACH; ++u) sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)] = 0;
+#pragma unroll(EACH > 64 ? 1 : 128 / EACH)
   for (int p = 0; p < parts; ++p)
 #pragma unroll
     for (int u = 0; u < EACH; ++u) sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)] += __ldcg(&at[(p * EACH + u) * 128]);
@@ -396,21 +397,22 @@ OTHER = """\
 """
 OTHER_ONE = "    const float other = staged[e * PITCH + PART + (lane % ACROSS ^ exchanged(e))];\n"
 
-# How many parts the depth of a tile is cut into, so that the last wave of blocks is nearly full; at least four steps.
+# How many parts the depth of a tile is cut into: of at least four steps, none empty. Parts that are added up cost as
+# many steps as `once`, and `each` for one of them; all tiles run in so many `turns` (none: there is no room).
 HOST = """
-inline int tma_parts(int64_t tiles, int64_t steps, int64_t places) {
+template <class Turns> int tma_parts(int64_t steps, double once, double each, int most, Turns turns) {
   double least = 1e30;
   int best = 1;
-  for (int64_t parts = 1; parts == 1 || (parts * 4 <= steps && parts <= 32 && tiles < places); ++parts) {
+  for (int64_t parts = 1; parts <= most; ++parts) {
     const int64_t chunk = (steps + parts - 1) / parts;
-    if ((steps + chunk - 1) / chunk != parts) continue;
-    const double time = double((tiles * parts + places - 1) / places) * (chunk + (parts > 1 ? 6 + parts : 0));
+    if (parts > 1 && (parts * 4 > steps || (steps + chunk - 1) / chunk != parts || !turns(parts))) continue;
+    const double time = double(turns(parts)) * double(chunk) + (parts > 1 ? once + each * double(parts) : 0);
     if (time < 0.95 * least) least = time, best = int(parts);
   }
   return best;
 }
-// The same where blocks of a cluster, eight at most, have the parts of a tile, and two of them meet in so many steps;
-// `room` has of how many blocks how many clusters fit, a byte each.
+// Where blocks of a cluster, eight at most, have the parts of a tile: of how many blocks how many clusters fit, a byte
+// each; and in how many turns all tiles run, which is one where depths are split.
 template <class Kernel> int64_t tma_room(Kernel kernel, int threads, int shared) {
   int64_t room = rk::cluster_places(kernel, threads, 1, shared);
   room = room < 255 ? room : 255;
@@ -423,16 +425,9 @@ template <class Kernel> int64_t tma_room(Kernel kernel, int threads, int shared)
   }
   return room;
 }
-inline int tma_cluster_parts(int64_t tiles, int64_t steps, int64_t room, double meeting) {
-  double least = 1e30;
-  int best = 1;
-  for (int64_t parts = 1; parts <= 8; ++parts) {
-    const int64_t chunk = (steps + parts - 1) / parts, places = room >> 8 * (parts - 1) & 255;
-    if (parts > 1 && (parts * 4 > steps || tiles > places || (steps + chunk - 1) / chunk != parts)) continue;
-    const double time = parts > 1 ? chunk + meeting * parts / 2 : double((tiles + places - 1) / places * chunk);
-    if (time < 0.95 * least) least = time, best = int(parts);
-  }
-  return best;
+inline int64_t tma_turns(int64_t tiles, int64_t room, int64_t parts) {
+  const int64_t places = room >> 8 * (parts - 1) & 255;
+  return parts == 1 ? (tiles + places - 1) / places : int64_t(tiles <= places);
 }
 inline bool tma_counts(std::initializer_list<int64_t> sizes) {
   bool fits = true;

@@ -19,8 +19,8 @@ from rag_kernels.offline.codegen.loop_nest import Loop, Poly, loop_over, merge, 
 from rag_kernels.offline.cuda.gemm import wgmma_text as text
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
 from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix, common_step, plain_load
-from rag_kernels.offline.cuda.gemm.wgmma import LINE, WgmmaKernel
-from rag_kernels.offline.cuda.gemm.wgmma_shape import Shape, best_shape, shape_of
+from rag_kernels.offline.cuda.gemm.wgmma import WgmmaKernel
+from rag_kernels.offline.cuda.gemm.wgmma_shape import LINE, Product, best_shape, shape_of
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
@@ -468,7 +468,7 @@ def window_kernel(kernel: TensorKernel, wanted: tuple[int, int, int], fewest: in
     channels, often = ir.size_of(found.channels), math.prod(phase.stride for phase in phases)
     line = line_for(channels, itemsize)
     depth = window.whole * -(-channels * itemsize // line) * line // (2 * often)  # as of sixteen bits, on the average
-    shape: Shape = shape_of(wanted, best_shape(c.count(c.rows), c.count(c.columns), 1, depth))
+    product = Product(c.count(c.rows), c.count(c.columns), 1, depth)
     pixels = Matrix(window.load, {}, (), (), ("term", "lane"))
     merged = with_merged_columns(c)
     return WindowKernel(
@@ -480,7 +480,8 @@ def window_kernel(kernel: TensorKernel, wanted: tuple[int, int, int], fewest: in
         numbers,
         found.filters,
         pixels,
-        shape,
+        shape_of(wanted, best_shape(product)),
+        product=product,
         window=window,
         steps=found.steps,
         bytes_of_line=line,
