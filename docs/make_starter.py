@@ -20,8 +20,8 @@ FORMS = ROOT / "tests" / "bench" / "family_forms.txt"
 LINE = r"The archive is new: (\d+) kernels of the starter archive are in it now\."
 HELD = (
     r"has (\d+) kernels of (\d+) problems for a CPU, confirmed on an EPYC, and\n"
-    r"(\d+) in CUDA, confirmed on Hopper: (\d+) in fp32, (\d+) in bf16, (\d+) in fp16 \((\d+) are claims\), "
-    r"(\d+) for (\d+) families of `family_forms\.py`\.\n(\d+) are a language model's"
+    r"(\d+) in CUDA, confirmed on Hopper: (\d+) in fp32, (\d+) in bf16, (\d+) in fp16; "
+    r"(\d+) are for (\d+) families of `family_forms\.py`\.\n(\d+) more are claims, (\d+) a language model's"
 )
 LONG = r"(\d+) lines at the median of the starter archive, (\d+) in CUDA, (\d+) in C\+\+"
 PAGES = {"README.md": (LINE,), "docs/tour.md": (LINE,), "docs/offline.md": (LONG, HELD)}
@@ -42,8 +42,8 @@ SELECT
     (SELECT count(DISTINCT problem_id) FROM confirmed WHERE backend = 'cpu'),
     (SELECT count(DISTINCT id) FROM own), (SELECT count(DISTINCT id) FROM own WHERE kind = 1),
     (SELECT count(DISTINCT id) FROM own WHERE kind = 2), (SELECT count(DISTINCT id) FROM own WHERE kind = 3),
-    (SELECT count(DISTINCT candidate_id) FROM claims), (SELECT count(DISTINCT id) FROM formed),
-    (SELECT count(DISTINCT family) FROM formed), (SELECT count(*) FROM kernels WHERE writer = 'llm')
+    (SELECT count(DISTINCT id) FROM formed), (SELECT count(DISTINCT family) FROM formed),
+    (SELECT count(DISTINCT candidate_id) FROM claims), (SELECT count(*) FROM kernels WHERE writer = 'llm')
 """
 
 
