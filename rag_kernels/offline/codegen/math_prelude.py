@@ -410,9 +410,10 @@ CUDA["rk_tanh_near"] = (
 )
 CUDA["rk_divide_near"] = (
     "// x / y to two last bits: without a call, which CUDA's own has for what is tiny or huge, so that a thread's\n"
-    "// divisions go on beside each other. The short division takes what is beyond 2^126 for infinite.\n"
+    "// divisions go on beside each other. The short division takes what is beyond 2^126 for infinite, and what has\n"
+    "// fewer bits for zero.\n"
     "__device__ inline float rk_divide_near(float x, float y) {\n"
-    "  const float s = fabsf(y) > 0x1p100f ? 0x1p-30f : 1.0f;\n"
+    "  const float s = fabsf(y) > 0x1p100f ? 0x1p-30f : fabsf(y) < 0x1p-100f ? 0x1p30f : 1.0f;\n"
     "  return __fdividef(x * s, y * s);\n"
     "}\n"
     "__device__ inline double rk_divide_near(double x, double y) { return x / y; }\n",
