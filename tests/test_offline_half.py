@@ -12,6 +12,7 @@ from support.eight_bits import both, narrowed, off_by_steps, results
 from support.generated_kernels import HALF_RATIO, SMALL, Case, functional, halved, worst_ratio
 
 from rag_kernels.eval.records import FunctionalProblem
+from rag_kernels.offline.codegen.math_prelude import CUDA, EXP_BELOW, EXP_BELOW_OF_BFLOAT16
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda import region
@@ -364,8 +365,9 @@ def written(name: str, dtype: str, parameters: CpuParameters | CudaParameters) -
 
 
 def as_in_bfloat16(plan: Plan) -> str:
-    """The text as of bfloat16, but for how an element of a vector is converted."""
+    """The text as of bfloat16, but for how an element of a vector is converted; exponentials have a text for each."""
     conversions = [(piece.text, "") for piece in VECTORS if piece.name == "float_at"]
+    conversions.append((CUDA[EXP_BELOW][0], CUDA[EXP_BELOW_OF_BFLOAT16][0]))
     return functools.reduce(lambda text, names: text.replace(*names), [*conversions, *NAMES], plan.candidate.source)
 
 

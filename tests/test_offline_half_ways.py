@@ -147,9 +147,12 @@ def test_a_tanh_of_sixteen_bits_is_exact_for_small_numbers_too(tmp_path: Path, m
 
 
 def test_rows_that_are_masked_throughout_are_uniform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As PyTorch's are: the least number times log2(e) is infinite, the difference of two of them is not."""
+    """As PyTorch's are: the least number times log2(e) is infinite, the difference of two of them is not. Of numbers so
+    large that such a product has no fraction the greatest still gives 1.
+    """
     monkeypatch.setattr(numbers, "build", build_emulated)
-    masked = "torch.where(torch.arange(6)[:, None] % 2 == 0, torch.finfo(torch.bfloat16).min, torch.randn(6, 204))"
+    rows = "torch.full((204,), torch.finfo(torch.bfloat16).min), torch.randn(204), torch.randn(204) * 1e7"
+    masked = f"torch.stack([{rows}, {rows}])"
     fp = functional("masked", halved(Case("return x.softmax(-1) + y", masked, "torch.randn(204)"), "bfloat16"))
     plan = write(fp, SMALL)
     assert plan is not None and "rk_exp_below(" in plan.candidate.source

@@ -349,8 +349,11 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
     known: dict[str, str] = {}
     needs = cuda.Needs()
     bodies = "\n".join(cuda.function_text(f, parameters, known, needs) for f in functions)
-    head = headers(dtype for f in functions for dtype in f.dtypes()) + cuda.HEAD + needs.headers()
+    dtypes = {dtype for f in functions for dtype in f.dtypes()}
+    head = headers(dtypes) + cuda.HEAD + needs.headers()
     fixed = cuda.fixed_text(parameters, bodies, needs)
+    if "float16" not in dtypes and math_prelude.EXP_BELOW in needs.calls:
+        needs.calls = needs.calls - {math_prelude.EXP_BELOW} | {math_prelude.EXP_BELOW_OF_BFLOAT16}
     math = math_prelude.used(math_prelude.CUDA, needs.calls)
     return f"// {idea}\n{head}\n{math}{cuda.constants(parameters)}{fixed}\n{bodies}"
 

@@ -419,10 +419,20 @@ CUDA["rk_divide_near"] = (
     "__device__ inline double rk_divide_near(double x, double y) { return x / y; }\n",
     (),
 )
-CUDA["rk_exp_below"] = (
+EXP_BELOW, EXP_BELOW_OF_BFLOAT16 = "rk_exp_below", "rk_exp_below of bfloat16"  # one name in C: a text has either
+CUDA[EXP_BELOW] = (
     "// e^(x - top), of the difference: a product of top alone overflows where rows are masked with the least number\n"
     "__device__ inline float rk_exp_below(float x, float top) {\n"
     "  return rk_exp2_near((x - top) * 1.44269504f);\n"
+    "}\n",
+    ("rk_exp2_near",),
+)
+CUDA[EXP_BELOW_OF_BFLOAT16] = (
+    "// e^(x - top), for results of bfloat16, by one product and sum. log2(e) has sixteen bits: its product with such\n"
+    "// a number is exact, so that what equals top gives 1. Half of it where that overflows: what differs is 0 then.\n"
+    "__device__ inline float rk_exp_below(float x, float top) {\n"
+    "  const float by = fabsf(top) < 2e38f ? 1.442687988f : 0.721343994f;\n"
+    "  return rk_exp2_near(fmaf(x, by, -(top * by)));\n"
     "}\n",
     ("rk_exp2_near",),
 )

@@ -19,6 +19,7 @@ from rag_kernels.offline.ir import values as ir
 
 LEAST_ROWS, MOST_COLUMNS = 256, 1 << 16  # what is worth stretches of its own
 SIDE_BY_SIDE, SHARED = 8, 512  # columns of a block, which are a sector of memory; its threads
+FEW_BLOCKS = 128  # which leave processors idle: each has twice as many threads, with four times as many loads under way
 
 
 @dataclass(slots=True)
@@ -75,15 +76,25 @@ class ColumnScans(CudaRegion):
     def through(self, lines: list[str]) -> list[str]:
         """Return the loop over a thread's rows."""
         head = "for (int64_t k = begin; k < end; ++k) {"
-        return ["#pragma unroll 4", head, *indent([*self.indices(self.nest.reduced, "k"), *lines]), "}"]
+        return [
+            f"#pragma unroll {16 if self.has_few_blocks() else 4}",
+            head,
+            *indent([*self.indices(self.nest.reduced, "k"), *lines]),
+            "}",
+        ]
+
+    def has_few_blocks(self) -> bool:
+        """Return whether columns are too few for a block on each processor of a large device."""
+        assert self.nest.lane
+        return count_of([*self.nest.outer, self.nest.lane]) <= FEW_BLOCKS * SIDE_BY_SIDE
 
     def block_threads(self) -> int:
-        return SHARED
+        return 2 * SHARED if self.has_few_blocks() else SHARED
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         outer, lane = self.total(self.nest.outer), self.nest.lane
         assert lane
         grid = f"blocks(({outer}) * (({lane.size} + {SIDE_BY_SIDE - 1}) / {SIDE_BY_SIDE}))"
-        block = f"dim3({SIDE_BY_SIDE}, {SHARED // SIDE_BY_SIDE})"
+        block = f"dim3({SIDE_BY_SIDE}, {self.block_threads() // SIDE_BY_SIDE})"
         check = f"small({self.total(self.nest.reduced)});  // of a column"
         return [check, f"{name}<<<{grid}, {block}, 0, stream>>>({', '.join(arguments)});"]

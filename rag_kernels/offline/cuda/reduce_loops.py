@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.loop_nest import Loop
+from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.reduction_levels import (
     RegionPrinter,
     accumulator,
@@ -38,6 +39,7 @@ class ReduceLoops(RegionPrinter):
     storing: bool = False  # in the pass that stores
     early: dict[str, str] | None = None  # in a pass that loads floats ahead: from where, by name
     striped: bool = False  # whether a warp's lanes store what they scanned side by side
+    ends: bool = False  # whether no pass comes after this one
 
     def solo(self) -> bool:
         """Return whether one thread computes a column alone."""
@@ -99,6 +101,8 @@ class ReduceLoops(RegionPrinter):
         """
         scope = Scope()
         self.begin(scope)
+        if kind == "row":
+            self.load_early(scope)
         for level in range(1, self.top + 1):
             self.reduce_pass(level, kind, active, scope)
         inner_stores = self.inner_stores()
@@ -120,6 +124,17 @@ class ReduceLoops(RegionPrinter):
 
     def begin(self, scope: Scope) -> None:
         """Compute what all passes need."""
+
+    def load_early(self, scope: Scope) -> None:
+        """Load what is stored of a row beside its reductions (a loss's target) before the row, not after it.
+
+        What lies at a computed place is left: all threads would wait for that first.
+        """
+        inner_stores = self.inner_stores()
+        last = [value for buffer, value in self.stores.items() if buffer not in inner_stores]
+        for v in ir.walk(*last, enter=lambda v: not isinstance(v, ir.Reduce)):
+            if isinstance(v, ir.Load) and not self.is_inner(v) and not self.nest.accesses[v].values:
+                self.printer.emit(v, scope)
 
     def open_inner(self, scope: Scope) -> Scope:
         """Return the scope of what runs for every element of a pass."""
@@ -162,7 +177,7 @@ class ReduceLoops(RegionPrinter):
             if not guard:
                 tail.known |= block.known
             if kind == "row" or not self.solo():
-                joined.append((name, f"{C[v.kind].functor}()", f"{acc_type}({start})"))
+                joined.append((name, f"{self.functor(v.kind)}()", f"{acc_type}({start})"))
             scope.known[v] = name if acc_type == ctype else f"{ctype}({name})"
         inside = "" if scanning or kind == "row" else self.whole_windows({g for v in found for g in self.guards_of(v)})
         if inside:
@@ -176,7 +191,13 @@ class ReduceLoops(RegionPrinter):
         else:
             scope.lines += self.pass_loop(inner.lines, tail.lines, kind, active, scanning)
         self.early = None  # a pass that stores loads as it goes
+        self.ends = level == self.top and not self.inner_stores()
         scope.lines += self.join(joined, kind) if joined else []
+
+    def functor(self, kind: Kind) -> str:
+        """Return by which functor threads join what they have of such a reduction, as C."""
+        near = kind is Kind.MAXSUM and self.printer.form is Form.CUDA_NEAR
+        return C[kind].functor + "Near" * near
 
     def loads_ahead(self, found: list[ir.Reduce], kind: str) -> bool:
         """Return whether a pass loads several elements before it uses the first: one that looks for the index of an
@@ -239,7 +260,8 @@ class ReduceLoops(RegionPrinter):
             if kind == "row" and len(names) > 1:
                 lines.append(f"row_reduce_each({functor}, {start}, {', '.join(names)});")
             else:
-                lines += [f"{name} = {kind}_reduce({name}, {functor}, {start});" for name in names]
+                first = ", true" if kind == "row" and self.ends else ""  # one thread goes on
+                lines += [f"{name} = {kind}_reduce({name}, {functor}, {start}{first});" for name in names]
         return lines
 
     def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope, kind: str) -> bool:

@@ -60,7 +60,6 @@ class VectorizedRegion(CudaRegion):
     targets: dict[str, str] = field(default_factory=dict)  # buffer -> name
     partials: list[str] = field(default_factory=list)  # sums that take four floats before they become double
     held: tuple[str, ...] = ()  # what a thread keeps of a row through all passes
-    started: bool = False  # whether a pass is printed, before which that is read
     read: set[str] = field(default_factory=set)  # vectors whose elements this pass has asked for
     made: set[str] = field(default_factory=set)  # those that it has made
     packs: bool = True  # whether floats of eight bits are converted a vector at a time
@@ -192,6 +191,10 @@ class VectorizedRegion(CudaRegion):
         """Compute the places of gathered rows, which the addresses of their vectors name."""
         for load, name in self.gathered.items():
             self.addresses[name] = self.place_in(load, self.addresses[name], scope)
+
+    def load_early(self, scope: Scope) -> None:
+        scope.lines += self.keep()
+        CudaRegion.load_early(self, scope)
 
     def place_in(self, load: ir.Load, start: str, scope: Scope) -> str:
         """Return the address of a vector at a computed place, whose statements the scope takes."""
@@ -459,8 +462,7 @@ class VectorizedRegion(CudaRegion):
         indices = self.indices([*self.nest.reduced[:-1], self.quad], "k")
         lines = [*indices, *self.quad_lines([*body, *tail])]
         number = self.printer.name("sweep")
-        before, self.started = [] if self.started else self.keep(), True
-        return [*before, f"auto {number} = [&](int64_t k, int j) {{", *indent(lines), "};", *self.each_quad(number)]
+        return [f"auto {number} = [&](int64_t k, int j) {{", *indent(lines), "};", *self.each_quad(number)]
 
     def each_quad(self, function: str) -> list[str]:
         """Return the calls of a pass's function, one for each quad of the row that this thread has."""
@@ -504,7 +506,7 @@ class VectorizedRegion(CudaRegion):
         grid = f"<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}"
 
         def block(items: int) -> str:
-            return f"block = fitted<{name}<{items}>>(quad_block(quads, {outer}));"
+            return f"block = fitted<{name}<{items}>>(quad_block(quads, {outer}{'' if self.inner_stores() else ', 4'}));"
 
         lines = [f"const int64_t quads = small({self.quads});"]
         if not items:
@@ -523,7 +525,8 @@ class VectorizedRegion(CudaRegion):
     def items(self) -> int:
         """Return how many quads each thread keeps, for rows as long as this problem's; 0 for longer ones."""
         quads, p = self.count_of_quads(), self.parameters
-        lanes = 4 if quads <= 8 else 8 if quads <= 16 else 16 if quads <= 32 else 32  # as `quad_block` has them
+        few = 8 if self.inner_stores() else 16  # up to which four lanes do: more for each to add, and less to exchange
+        lanes = 4 if quads <= few else 8 if quads <= 16 else 16 if quads <= 32 else 32  # as `quad_block` has them
         threads = lanes if quads <= WARP_QUADS else p.threads if quads <= KEPT * p.threads else MOST_THREADS
         threads = p.threads // 2 if WARP_QUADS < quads <= 2 * p.threads else threads
         items = -(-quads // threads)

@@ -147,6 +147,12 @@ struct Merge { __device__ MaxSum operator()(MaxSum a, MaxSum b) const { return m
 """,
     ),
     Piece(
+        "MergeNear",
+        """\
+struct MergeNear : Merge {};  // to some last bits, for results of sixteen bits
+""",
+    ),
+    Piece(
         "extreme",
         """\
 // The greater or the lesser; a NaN wins.
@@ -254,11 +260,22 @@ __device__ inline Place lane_xor(Place v, int d) { return {lane_xor(v.value, d),
     Piece(
         "of_lanes",
         """\
-// What neighbouring lanes have together.
+// What neighbouring lanes have together; of a whole warp without a loop, whose counter and branch are more than a step.
 template <class T, class F> __device__ T of_lanes(T v, F f, int lanes) {
+  if (lanes == 32) {
+#pragma unroll
+    for (int d = 16; d; d /= 2) v = f(v, lane_xor(v, d));
+    return v;
+  }
   for (int d = lanes / 2; d; d >>= 1) v = f(v, lane_xor(v, d));
   return v;
 }
+""",
+    ),
+    Piece(
+        "Greater",
+        """\
+struct Greater { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
 """,
     ),
     Piece(
@@ -266,11 +283,9 @@ template <class T, class F> __device__ T of_lanes(T v, F f, int lanes) {
         """\
 // Of exponentials the maximum comes first, so that each lane has one of its own to compute.
 __device__ inline MaxSum of_lanes(MaxSum v, Merge, int lanes) {
-  float top = v.top;
-  for (int d = lanes / 2; d; d >>= 1) top = fmaxf(top, lane_xor(top, d));
+  const float top = of_lanes(v.top, Greater(), lanes);
   v.sum *= double(expf(v.top - (top == -INFINITY ? 0.0f : top)));
-  for (int d = lanes / 2; d; d >>= 1) v.sum += lane_xor(v.sum, d);
-  return {top, v.sum};
+  return {top, of_lanes(v.sum, Sum(), lanes)};
 }
 """,
         of="MaxSum",
@@ -278,16 +293,37 @@ __device__ inline MaxSum of_lanes(MaxSum v, Merge, int lanes) {
     Piece(
         "of_lanes",
         """\
+// The same in floats.
+__device__ inline MaxSum of_lanes(MaxSum v, MergeNear, int lanes) {
+  const float top = of_lanes(v.top, Greater(), lanes);
+  return {top, of_lanes(float(v.sum) * rk_exp_below(v.top, top == -INFINITY ? 0.0f : top), Sum(), lanes)};
+}
+""",
+        of="MergeNear",
+        calls="rk_exp_below",
+    ),
+    Piece(
+        "Extreme",
+        """\
+template <bool MAX> struct Extreme {
+  __device__ float operator()(float a, float b) const { return extreme<MAX>(a, b); }
+};
+""",
+    ),
+    Piece(
+        "Earlier",
+        """\
+struct Earlier { __device__ uint32_t operator()(uint32_t a, uint32_t b) const { return b < a ? b : a; } };
+""",
+    ),
+    Piece(
+        "of_lanes",
+        """\
 // Of extremes the number comes first, so that each lane has one index to show.
 template <bool MAX> __device__ Place of_lanes(Place v, First<MAX>, int lanes) {
-  float top = v.value;
-  for (int d = lanes / 2; d; d >>= 1) top = extreme<MAX>(top, lane_xor(top, d));
-  uint32_t at = v.value == top || (top != top && v.value != v.value) ? v.at : UINT32_MAX;
-  for (int d = lanes / 2; d; d >>= 1) {
-    const uint32_t other = lane_xor(at, d);
-    at = other < at ? other : at;
-  }
-  return {top, at};
+  const float top = of_lanes(v.value, Extreme<MAX>(), lanes);
+  const uint32_t at = v.value == top || (top != top && v.value != v.value) ? v.at : UINT32_MAX;
+  return {top, of_lanes(at, Earlier(), lanes)};
 }
 """,
         of="Place",

@@ -21,14 +21,16 @@ __device__ inline uint32_t share(int64_t n, uint32_t first, uint32_t step) {
     Piece(
         "row_reduce",
         """\
-// Combine over threadIdx.x: shuffles inside each warp, then one warp over the partial results. All threads get it.
-template <class T, class F> __device__ T row_reduce(T v, F f, T start) {
+// Combine over threadIdx.x: shuffles inside each warp, then each warp over the partial results, so that all threads get
+// it, or the first warp for itself.
+template <class T, class F> __device__ T row_reduce(T v, F f, T start, bool first = false) {
   v = of_lanes(v, f, blockDim.x < 32 ? blockDim.x : 32);
   if (blockDim.x <= 32) return v;
   __shared__ T parts[32];
   __syncthreads();
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
   __syncthreads();
+  if (first && threadIdx.x >= 32) return v;
   v = threadIdx.x % 32 < blockDim.x / 32 ? parts[threadIdx.x % 32] : start;
   return of_lanes(v, f, 32);
 }
