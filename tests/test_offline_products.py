@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,21 @@ def test_rows_behind_a_product_are_rows_as_it_is_stored() -> None:
     case = Case("return torch.softmax(F.gelu(x @ y.T), -1)", "torch.randn(1024, 64)", "torch.randn(8192, 64)")
     plan = next(first_plans(functional("rows_behind", case), starting_parameters("cuda", HOPPER)))
     assert plan.regions == 2 and set(plan.schedules) == {"product", "row"}, plan.schedules
+
+
+@pytest.mark.parametrize(("lanes", "stored"), [(256, 1), (64, 0)])
+def test_a_factor_of_several_tensors_is_stored_where_many_lanes_read_it(
+    lanes: int, stored: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy engine reads what lies in memory alone; a scale makes no tensor of its own."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case = Case(
+        "w = y[:, :32] * y[:, 32:]; return (x - x.mean(1, keepdim=True)) @ w.t() + (x * 2) @ y[:, :32].t()",
+        f"torch.randn({lanes}, 32)",
+        f"torch.randn({lanes}, 64)",
+    )
+    fp = functional("several", case)
+    plan = write(fp, replace(numbers.SMALL, products=2))
+    assert plan is not None and worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+    heads = set(re.findall(r"^// (part\w*): .* elements$", plan.candidate.source, re.MULTILINE))
+    assert len(heads) == stored, heads

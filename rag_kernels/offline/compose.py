@@ -57,7 +57,7 @@ from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.parameters import Number, whole_of
 from rag_kernels.offline.ir.wellformed import Checker
 from rag_kernels.offline.lowering.coverage import RULES
-from rag_kernels.offline.lowering.lower import FEW_AGAIN, MANY_AGAIN, WRITTEN_OUT, Lowering
+from rag_kernels.offline.lowering.lower import FEW_AGAIN, MANY_AGAIN, MANY_LANES, WRITTEN_OUT, Lowering
 from rag_kernels.offline.lowering.steps import Library, Lowered
 from rag_kernels.offline.lowering.which_products import PRODUCTS, ours_of_complex, product_rules
 from rag_kernels.offline.tuning import END as PARAMETERS_END
@@ -184,7 +184,8 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     again = MANY_AGAIN if backend == "cuda" else FEW_AGAIN
     short = min(parameters.short, WRITTEN_OUT)
     recurs = backend == "cuda"
-    begin = partial(Lowering, fp, free=parameters.free_sizes, short=short, again=again, recurs=recurs)
+    lanes = MANY_LANES if isinstance(parameters, CudaParameters) and parameters.tensor else 0
+    begin = partial(Lowering, fp, free=parameters.free_sizes, short=short, again=again, recurs=recurs, lanes=lanes)
     lowered = lowered_with_attention(begin, rules) if parameters.attention else begin().run(rules)
     lowered = with_shared_values(read_in_pieces(lowered))
     specs = dict(lowered.buffers)

@@ -31,6 +31,7 @@ WRITTEN_OUT = 4  # terms of a sum that are an expression and no loop, where each
 TERM_LOADS = 8
 MOST_LOADS = 8  # of a factor that several products read; one that takes more is stored anyway
 JOINS = {Kind.SUM: add, Kind.PROD: mul}
+MANY_LANES = 256  # of a product on a GPU
 FEW_AGAIN, MANY_AGAIN = 6, 32  # expressions that are computed wherever they are read: on a CPU, and on a GPU
 
 
@@ -71,6 +72,7 @@ class Lowering:
     shared: frozenset[str] = frozenset()  # names of values that several products read
     recurs: bool = False  # whether recurrent layers have kernels
     again: int = FEW_AGAIN  # expressions that are cheap enough to be computed at every place that reads them
+    lanes: int = 0  # of a product's other factor, from which one that combines tensors is stored; 0: never
 
     def run(self, rules: dict[str, Rule]) -> Lowered:
         """Return the problem's steps; operators without a rule stay with the library.

@@ -26,13 +26,22 @@ FEW_LOADS = 4  # of a factor that is computed wherever a product reads it
 FEW_LANES = 64  # rows of a block of products, so that weights are dequantised once
 
 
-def operand(lowering: Lowering, value: ir.Value) -> ir.Value:
-    """Return a factor, stored first if it costs more than a few operations: it is read many times."""
-    if not is_cheap(value, loads=FEW_LOADS) or is_column(value):
+def operand(lowering: Lowering, value: ir.Value, lanes: int = 0) -> ir.Value:
+    """Return a factor, stored first if it costs more than a few operations, or combines tensors and the other factor
+    has many lanes: it is read many times, and the copy engine reads what lies in memory alone.
+    """
+    many = bool(lowering.lanes) and lanes >= lowering.lanes and combines(value)
+    if many or not is_cheap(value, loads=FEW_LOADS) or is_column(value):
         return lowering.reload_laid(value)
     if value.dtype not in SUMMED:
         raise ir.Unfusable(f"a product of {value.dtype}")
     return value
+
+
+def combines(value: ir.Value) -> bool:
+    """Return whether a value is of several tensors' elements, another for each place that it is laid out along."""
+    laid = {leaf for group in value.dims for leaf in ir.leaves(group)}
+    return sum(isinstance(v, ir.Load) for v in ir.walk(value)) > 1 and laid <= ir.tree_atoms(value)
 
 
 def is_column(value: ir.Value) -> bool:
@@ -122,7 +131,8 @@ def is_stored_in(dtype: str, value: ir.Value) -> bool:
 
 def product(lowering: Lowering, a: ir.Value, b: ir.Value) -> ir.Value:
     """Return a (..., m, k) times b (..., k, n), both of at least two dimensions."""
-    a, b = operand(lowering, a), operand(lowering, b)
+    rows, columns = ir.size_of(ir.leaves(a.dims[-2])), ir.size_of(ir.leaves(b.dims[-1]))
+    a, b = operand(lowering, a, columns), operand(lowering, b, rows)
     left = lowering.with_dims(a, (*a.dims[:-1], (), a.dims[-1]))
     right = lowering.with_dims(b, (*b.dims[:-2], (), b.dims[-1], b.dims[-2]))
     return of_factors(lowering, left, right, 1)
