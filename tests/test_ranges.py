@@ -302,6 +302,15 @@ def test_sizes_of_the_inputs_alone_leave_what_the_module_was_made_with(workers: 
     assert at_other_sizes(alone, inputs, workers) == [None] * 5  # no others than those of all
 
 
+def test_forms_at_other_sizes_have_the_constants_of_the_problem(workers: Workers) -> None:
+    """A `layer_norm` that is told of cuDNN has no spelling in Python: its overload is called, with a number as eps."""
+    body = "return torch.layer_norm(x, (24,), eps=1e-3, cudnn_enable=False)"
+    full = functionalize(problem(body, "torch.randn(B, 24)", given="x", constants="B = 20"), workers=workers)
+    wanted: tuple[Sizes, ...] = ("odd", "large", Within("batch", "odd"))
+    found = at_other_sizes(full, wanted, workers)
+    assert [one and one.constants for one in found] == [full.constants] * 3
+
+
 def test_one_that_ends_the_child_leaves_the_others_their_forms(workers: Workers) -> None:
     ends = "__import__('os').kill(__import__('os').getpid(), 9) if x.shape[0] == 7 else None\n        return x * 2"
     seven, nine = (problem(ends, f"torch.randn({rows}, 8)", given="x") for rows in (7, 9))

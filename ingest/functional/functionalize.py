@@ -135,17 +135,19 @@ def functionalize(
 
 
 def functionalize_each(
-    problems: Sequence[Problem], *, workers: Workers, deadline_s: float = 60.0, like: str = ""
+    problems: Sequence[Problem], *, workers: Workers, deadline_s: float = 60.0, like: FunctionalProblem | None = None
 ) -> list[FunctionalProblem | None]:
     """Return the functional forms of problems at sizes that are not their author's; None where there is none.
 
-    Those of a graph that is `like` one that was verified, by its key, are run and not compared with the module again.
+    Those of a graph that is `like` one that was verified, by its key, are run and not compared with the module again;
+    they have its constants, so that its kernels are called with them.
 
     One child records them all, which takes a third of the time that a child for each would; where it fails each gets
     one of its own.
     """
     if len(problems) > 1:
-        payload = {"problems": list(problems), "threads": None, "like": like}
+        known = like and (like.graph_key, [name for name, _ in like.constants])
+        payload = {"problems": list(problems), "threads": None, "like": known}
         with suppress(WorkerFailed):
             replies = workers.call(CHILD_OF_SEVERAL, payload, deadline_s=deadline_s * len(problems))
             return [reply if isinstance(reply, FunctionalProblem) else None for reply in replies]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from time import process_time
@@ -83,7 +83,7 @@ def functionalize_here(payload: dict[str, Any]) -> FunctionalProblem | dict[str,
             frozenset(payload.get("crashed", ())),
             resized=bool(payload.get("resized")),
             named=bool(payload.get("named")),
-            like=payload.get("like", ""),
+            like=Like(*payload["like"]) if payload.get("like") else None,
         )
     except ProblemError as error:
         return {"reason": str(error)}
@@ -94,14 +94,30 @@ def functionalize_here(payload: dict[str, Any]) -> FunctionalProblem | dict[str,
 
 def functionalize_several_here(payload: dict[str, Any]) -> list[FunctionalProblem | dict[str, str]]:
     """Return the same for each of `payload["problems"]`, whose sizes are not their author's: of a graph that is `like`
-    one that was verified the module is run, and not compared with its functional form again.
+    one that was verified the module is run, and not compared with its functional form again, which is spelt as that is.
     """
     one = {"threads": payload["threads"], "resized": True, "like": payload["like"]}
     return [functionalize_here(one | {"problem": problem}) for problem in payload["problems"]]
 
 
+@dataclass(frozen=True, slots=True)
+class Like:
+    """A form that was verified: the key of its graph, and the names of its constants."""
+
+    graph_key: str
+    constants: Sequence[str]
+
+    def is_of(self, graph: Functional) -> bool:
+        """Return whether the graph is the same, at whatever sizes."""
+        return graph_key(graph) == self.graph_key
+
+    def has_constants_of(self, emitted: Emitted) -> bool:
+        """Return whether a kernel for the one is called as a kernel for the other: constants are arguments."""
+        return [name for name, _ in emitted.constants] == list(self.constants)
+
+
 def _functionalize(
-    problem: Problem, crashed: Set[str], *, resized: bool, named: bool, like: str = ""
+    problem: Problem, crashed: Set[str], *, resized: bool, named: bool, like: Like | None = None
 ) -> FunctionalProblem:
     if named:
         with suppress(DoesNotRun, Disagrees):
@@ -113,7 +129,7 @@ def _functionalize(
 
 
 def _attempt(
-    problem: Problem, crashed: Set[str], *, plain: bool, resized: bool, named: bool = False, like: str = ""
+    problem: Problem, crashed: Set[str], *, plain: bool, resized: bool, named: bool = False, like: Like | None = None
 ) -> FunctionalProblem:
     begun = process_time()
     whole, first = _recorded(problem)
@@ -127,7 +143,11 @@ def _attempt(
             graph, recorded = (whole, first) if of.id == problem.id else _recorded(of)
             own = sizes if sizes and alike(graph, whole) else None
             remark = ALONE if has_sizes and own is None else ""
-            forms[of.id] = graph, emit(graph, recorded.attributes, sizes=own, plain=plain, remark=remark)
+            emitted = emit(graph, recorded.attributes, sizes=own, plain=plain, remark=remark)
+            if like and like.is_of(graph) and not like.has_constants_of(emitted):
+                spelt_out = emit(graph, recorded.attributes, plain=True, remark=remark)
+                emitted = spelt_out if like.has_constants_of(spelt_out) else emitted
+            forms[of.id] = graph, emitted
         return forms[of.id]
 
     graph, emitted = form(problem)
@@ -168,7 +188,7 @@ def _verified(
     crashed: Set[str],
     *,
     resized: bool,
-    like: str = "",
+    like: Like | None = None,
 ) -> tuple[bool, str]:
     """Verify at the largest size that is cheap; a problem that cannot be shrunk stays unverified, with a notice.
 
@@ -202,7 +222,7 @@ def _verified(
         if checked.id not in ran:
             run(checked)
         graph, emitted = form(checked)
-        if like and graph_key(graph) == like:
+        if like and like.is_of(graph):
             require_recorded(ran[checked.id], output_specs(graph))
         else:
             compare(ran[checked.id], emitted.source, output_specs(graph), random=graph.uses_random)

@@ -84,7 +84,7 @@ def at_other_sizes(
             base = None
     if base is None:
         return [None] * len(sizes)
-    return _together([_search(fp, base, one) for one in sizes], workers, fp.graph_key)
+    return _together([_search(fp, base, one) for one in sizes], workers, fp)
 
 
 def _search(fp: FunctionalProblem, small: FunctionalProblem, sizes: Sizes) -> Search:
@@ -129,7 +129,7 @@ def _known(found: FunctionalProblem | None) -> Search:
     return found
 
 
-def _together(searches: Sequence[Search], workers: Workers, like: str) -> list[FunctionalProblem | None]:
+def _together(searches: Sequence[Search], workers: Workers, like: FunctionalProblem) -> list[FunctionalProblem | None]:
     """Return what searches find; what they all want next is traced by one child, and not verified again where its graph
     is `like` that of the problem at its own sizes.
     """
