@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda.gemm import pixels_text, wgmma_text
-from rag_kernels.offline.cuda.gemm.patch import BOX, FEW, FILLED, PatchKernel, fill, patch_of
+from rag_kernels.offline.cuda.gemm.patch import BOX, FEW, FILLED, LONG, PatchKernel, fill, patch_of
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
 from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix
 from rag_kernels.offline.cuda.gemm.wgmma_shape import PROCESSORS, Shape
@@ -26,7 +26,7 @@ HIGH = 4  # rows of a piece, one for each warp
 EVEN = 4  # floats of sixteen bytes
 APART = {8, 24}  # of 32 banks: where the next channel begins, so that four channels of eight pixels are in 32
 MOST_UNROLLED = 36  # products of a step that are written out
-FEW_TERMS = 600  # of a transposed convolution with phases
+FEW_TERMS, MANY_FILTERS = 800, 64  # of two dimensions or with phases; and what are many
 
 
 @dataclass(slots=True)
@@ -181,15 +181,19 @@ class PixelKernel(PatchKernel):
 def is_faster(made: PixelKernel) -> bool:
     """Return whether pixels through registers should be faster than copies of them (measured on an H200).
 
-    They are where a step's products are written out, or phases have few terms; and where there are tiles for all
-    processors, which pieces of images fill.
+    They are where a step's products are written out or phases go through few; where there are tiles for all processors,
+    which pieces of images fill; not with many terms of two dimensions, nor with many filters of few terms, whose
+    results count.
     """
     assert made.window
-    c, axes = made.contraction, made.axes
+    c, axes, rows = made.contraction, made.axes, made.contraction.count(made.contraction.rows)
     filled = fill(axes[-1].count, made.broad) * fill(axes[-2].count, HIGH)
-    tiles = c.count(c.columns) / (made.across * HIGH) * -(-c.count(c.rows) // made.filters)
+    tiles = c.count(c.columns) / (made.across * HIGH) * -(-rows // made.filters)
     terms = made.channels * made.window.whole
-    return (terms <= FEW_TERMS if c.phases else made.unrolled) and filled >= FILLED and tiles >= PROCESSORS
+    long = (bool(c.phases) or len(axes) == 2) and terms > FEW_TERMS
+    written = bool(c.phases) or made.unrolled
+    stored = rows > MANY_FILTERS and terms < LONG
+    return written and not long and not stored and filled >= FILLED and tiles >= PROCESSORS
 
 
 def pixels_of(found: WindowKernel, turns: int) -> PixelKernel | None:
