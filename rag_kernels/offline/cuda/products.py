@@ -17,7 +17,8 @@ from rag_kernels.offline.cuda.gemm.few_rows import few_rows_kernel
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
 from rag_kernels.offline.cuda.gemm.pixels import convolution_kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel, numbers_of, serves
-from rag_kernels.offline.cuda.gemm.wgmma import WgmmaKernel, wgmma_kernel
+from rag_kernels.offline.cuda.gemm.wgmma import WgmmaKernel
+from rag_kernels.offline.cuda.gemm.wgmma_choice import wgmma_kernel
 from rag_kernels.offline.cuda.gemm.wgmma_groups import GroupsKernel
 from rag_kernels.offline.cuda.gemm.window import by_images
 from rag_kernels.offline.cuda.kernel_text import KernelText, arguments_of, constexprs
