@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from rag_kernels.eval.numerics.blocks import one_thread
+from rag_kernels.eval.traits.named_numbers import MODERATE
 
 Lines = torch.Tensor  # of two dimensions
-MODERATE = (1e-4, 64.0)  # whose exponentials are finite
 PIECES = (32, 64, 256)  # elements of a piece, of tensors that are one line
 ABOUT = 100.0  # times
 MOST_ELEMENTS = 1 << 17  # of a tensor that are others

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+MODERATE = (1e-4, 64.0)  # whose exponentials are finite, and which count beside ordinary numbers
 MOST = 96  # of each kind: texts come first, then instructions, then tables
 LEAST_REAL, MOST_REAL = 1e-30, 1e30
 LEAST_BITS = 1 << 20  # whole numbers from here on may be the bits of a float
@@ -28,10 +29,19 @@ _CONSTANTS = re.compile(r"\.l?rodata(?:\.|$)")
 
 @dataclass(frozen=True, slots=True)
 class NamedNumbers:
-    """Numbers as floats, and whole ones from two on: counts, places, sizes, bits. Neither has a sign."""
+    """Numbers as floats, and whole ones from two on: counts, places, sizes, bits. Neither has a sign.
+
+    The first `written` floats stand in the text; what follows is made of bits, too, and may be of any size.
+    """
 
     reals: tuple[float, ...] = ()
     wholes: tuple[int, ...] = ()
+    written: int = 0
+
+    @property
+    def has_far(self) -> bool:
+        """Return whether the text has numbers far from one."""
+        return any(not MODERATE[0] <= real <= MODERATE[1] for real in self.reals[: self.written])
 
 
 NOTHING_NAMED = NamedNumbers()
@@ -39,9 +49,16 @@ NOTHING_NAMED = NamedNumbers()
 
 def named_numbers(source: str, assembly: str = "", built: bytes = b"") -> NamedNumbers:
     """Return what a source names, its instructions, and the constants beside them, in this order."""
-    found = [*_in_text(source), *_in_instructions(assembly), *_in_tables(built)]
     reals: dict[float, None] = {}
     wholes: dict[int, None] = {}
+    _take(_in_text(source), reals, wholes)
+    written = len(reals)
+    _take([*_in_instructions(assembly), *_in_tables(built)], reals, wholes)
+    return NamedNumbers(tuple(reals)[:MOST], tuple(wholes)[:MOST], min(written, MOST))
+
+
+def _take(found: Iterable[float], reals: dict[float, None], wholes: dict[int, None]) -> None:
+    """Add numbers to those that are known."""
     for value in map(abs, found):
         if isinstance(value, int) and 2 <= value < 1 << 63:
             wholes[value] = None
@@ -49,7 +66,6 @@ def named_numbers(source: str, assembly: str = "", built: bytes = b"") -> NamedN
         for real in (*number, *_as_bits(value)):
             if (real := _as_real(real)) and real != 1:
                 reals[real] = None
-    return NamedNumbers(tuple(reals)[:MOST], tuple(wholes)[:MOST])
 
 
 def _as_real(value: float) -> float:

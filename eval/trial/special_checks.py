@@ -17,11 +17,12 @@ from rag_kernels.eval.traits.input_kinds import (
     BEGUN,
     BESIDE_HUGE,
     ENDS_TOGETHER,
+    FAR_NAMED_NUMBERS,
     FEW_HUGE,
     INTEGER_KINDS,
     MOVED,
     MULTIPLES,
-    NAMED,
+    NAMED_NUMBERS,
     NON_FINITE,
     OVERFLOW,
     PADDED,
@@ -58,11 +59,14 @@ def special_values(
 
 
 def named_numbers(checks: Checks, place: BoundBuffers, named: NamedNumbers, times: int) -> None:
-    """Try inputs that have something of the numbers which the candidate names, so many draws of each kind."""
+    """Try inputs that have something of the numbers which the candidate names: so many draws, and half as many of far
+    ones if its text has some.
+    """
     if "special values" in checks.without:
         return
     tried = 0
-    for kind in NAMED * times:
+    far = times // 2 if named.has_far else 0
+    for kind in [NAMED_NUMBERS] * times + [FAR_NAMED_NUMBERS] * far:
         draw = place.session.specials.named(kind, named)
         if draw is None:
             continue

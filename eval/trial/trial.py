@@ -72,7 +72,7 @@ from rag_kernels.eval.trial.surroundings import (
 from rag_kernels.eval.trial.timed import Timed, Timing, measurement
 from rag_kernels.eval.trial.under_sanitizers import MOST_SANITIZED_BYTES, SANITIZED_BYTES, UnderSanitizers
 
-NAMED_TIMES = {False: 2, True: 6}  # draws of each kind that have something of its numbers; in a confirmation
+NAMED_TIMES = {False: 2, True: 6}  # draws that have something of its numbers; in a confirmation
 STRIDED: tuple[Strided, ...] = ("exchanged", "with gaps")
 T = TypeVar("T")
 
