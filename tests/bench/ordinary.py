@@ -158,7 +158,7 @@ def table(rows: list[Row], before: list[Row]) -> list[str]:
     both = [r for r in passed if r["name"] in earlier and earlier[r["name"]]["outcome"] == "passed"]
     means = mean([earlier[r["name"]] for r in both]), mean(both)
     since = f" Of {len(both)} verified both times {means[0]:.2f} before and {means[1]:.2f} now."
-    return [*HEAD, *(line(r, earlier.get(r["name"])) for r in rows), "", counts + (since if before else "")]
+    return [*HEAD, *(line(r, earlier.get(r["name"])) for r in rows), "", counts + (since if both else "")]
 
 
 def mean(passed: list[Row]) -> float:
