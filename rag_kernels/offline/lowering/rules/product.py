@@ -41,7 +41,8 @@ def operand(lowering: Lowering, value: ir.Value, lanes: int = 0) -> ir.Value:
 def combines(value: ir.Value) -> bool:
     """Return whether a value is of several tensors' elements, another for each place that it is laid out along."""
     laid = {leaf for group in value.dims for leaf in ir.leaves(group)}
-    return sum(isinstance(v, ir.Load) for v in ir.walk(value)) > 1 and laid <= ir.tree_atoms(value)
+    loads = [v for v in ir.walk(value, enter=lambda v: not isinstance(v, ir.Load)) if isinstance(v, ir.Load)]
+    return len(loads) > 1 and laid <= ir.tree_atoms(value)
 
 
 def is_column(value: ir.Value) -> bool:
