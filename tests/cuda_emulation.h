@@ -243,10 +243,6 @@ struct cudaLaunchConfig_t {
 extern unsigned cluster_blocks;
 extern Barrier* clusters;
 inline void cluster_barrier() { clusters[blockIdx.x / cluster_blocks].wait(); }
-inline ulonglong2 beside(const ulonglong2* here, int block) {
-  constexpr int board = 16;  // of a block: those of all blocks lie in one array
-  return here[(block - int(blockIdx.x % cluster_blocks)) * board];
-}
 inline int cudaGetLastError() { return cudaSuccess; }
 template <class F> int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* n, F, int, int) { return *n = 1, cudaSuccess; }
 template <class F> int cudaOccupancyMaxActiveClusters(int* n, F, const cudaLaunchConfig_t* config) {

@@ -315,3 +315,17 @@ template <class T> void emulate_multiply_16(float* sums, const unsigned (&a)[4],
 }
 inline void emulate_multiply_bf16(float* s, const unsigned (&a)[4], const unsigned (&b)[2]) { emulate_multiply_16<rk::bf16>(s, a, b); }
 inline void emulate_multiply_f16(float* s, const unsigned (&a)[4], const unsigned (&b)[2]) { emulate_multiply_16<rk::f16>(s, a, b); }
+
+// Of rows that blocks share: a counter, and what is sent to another block, whose memory lies in the same array.
+inline void begin_count(uint64_t* counter) { *(rk::EmulatedBarrier*)counter = {1, 1, 0, 0}; }
+inline void await_bytes(uint64_t* counter, int bytes) { ((rk::EmulatedBarrier*)counter)->bytes += bytes; }
+inline void close_count(uint64_t* counter) { ((rk::EmulatedBarrier*)counter)->arrive(); }
+inline void await_count(uint64_t* counter, int odd) {
+  while ((((rk::EmulatedBarrier*)counter)->phase & 1) == odd) let_others();
+}
+template <int MEETINGS, class T> void put_beside(T* here, uint64_t* counter, int block, T v) {
+  const int away = block - int(blockIdx.x % cluster_blocks);
+  here[away * 8 * MEETINGS] = v;
+  rk::EmulatedBarrier& at = ((rk::EmulatedBarrier*)counter)[away * MEETINGS];
+  at.bytes -= int(sizeof(T)), at.settle();
+}

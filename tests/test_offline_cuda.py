@@ -242,7 +242,7 @@ SHARED = {
         ),
     ),
     "two levels": (
-        "team.look(met, 1",
+        "team.look<1, 2>(",
         128,
         Case(
             "x = x - x.mean(-1, True); return x / x.abs().max(-1)[0][:, None] + y",
@@ -256,7 +256,7 @@ SHARED = {
         Case("return x.log_softmax(0) * y, x / x.norm()", "torch.randn(40000)", "torch.randn(40000)"),
     ),
     "two blocks at once": (
-        "__launch_bounds__(256, 4)",
+        "__launch_bounds__(256, ",
         512,
         Case("return x.softmax(-1) + y", "torch.randn(19, 9000)", "torch.randn(9000)"),
     ),
@@ -289,7 +289,7 @@ def test_blocks_show_each_other_more_sums_than_they_have_warps(tmp_path: Path, m
     monkeypatch.setattr(numbers, "build", build_emulated)
     sums = ", ".join(f"(x + {i}.0).abs().sum(1)" for i in range(1, 10))
     case = Case(f"return x / x.abs().sum(1, True) + y, {sums}", "torch.randn(3, 9000)", "torch.randn(1)")
-    assert_shared("many sums", "team.look(met, 9", 512, case, "Team", tmp_path)
+    assert_shared("many sums", "team.look<9, 2>(", 512, case, "Team", tmp_path)
 
 
 @pytest.mark.parametrize("name", CASES)

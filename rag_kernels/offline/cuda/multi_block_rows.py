@@ -33,7 +33,9 @@ MAX_ROW_SLOTS = 12  # of these, for one row: the others receive copies meanwhile
 FEW_ROWS = 264  # of one block each; two keep a processor of an H200 busy
 MAX_CLUSTER_BLOCKS = 8  # of a cluster that every device with clusters takes
 MAX_CLUSTER_VALUES = 8  # partial results that the blocks of a cluster publish
-BLOCK_BYTES, REDUCED_BYTES = 227 << 10, 256  # of shared memory: a block's at most, and what warps hand over of a sum
+BLOCK_BYTES, SHOWN_BYTES = 227 << 10, 512  # of shared memory: a block's at most; what warps and blocks show of a sum
+AHEAD_SLOTS = 27  # quads of a thread where a row is begun before another ends, by 512 threads a processor
+STEADY_WORDS = 64  # registers of what all rows read alike
 MAX_ROW_ELEMENTS = 66 * 1024 * MAX_ROW_SLOTS * 4  # two rows at a time, so that memory works while one waits
 
 
@@ -47,9 +49,10 @@ class MultiBlockRegion(VectorizedRegion):
     passed: int = 0  # passes over a row, as far as they are printed
     own_means: int = 0  # those by which a thread knows the mean of what it has
     joined: int = 0  # reductions that teams exchange, as far as they are printed
-    begun: set[str] = field(
-        default_factory=set
-    )  # elements of its own about which a thread sums, as far as they are set
+    leading: bool = False  # in the passes of the next row, before those that store this one
+    shows: list[str] = field(default_factory=list)  # how a warp shows what a block has of a row
+    looks: list[str] = field(default_factory=list)  # and how each thread looks at what all have shown
+    begun: set[str] = field(default_factory=set)  # elements of its own about which a thread sums, as far as set
 
     def condition(self, name: str) -> str:
         """Return when the kernel of this name may run, as C."""
@@ -60,50 +63,130 @@ class MultiBlockRegion(VectorizedRegion):
 
     def row(self) -> list[str]:
         """Return the statements of the kernel: the ring is filled ahead while a team takes row after row."""
-        passes = self.passes("row", "true", "team.part() == 0 && threadIdx.x == 0")
-        outer = self.total(self.nest.outer)
+        first, outer = "team.part() == 0 && threadIdx.x == 0", self.total(self.nest.outer)
+        rows = self.rows_ahead(first, outer) if self.begins_ahead() else self.rows_in_turn(first, outer)
         own = f"{self.quads} > first ? ({self.quads} - first - 1) / {{0}} + 1 : 0"
         elements = "FULL || single > 4 * ITEMS ? 4 * ITEMS : int(single)" if self.strided else f"{self.width} * own"
         return [
             "int met = 0;",
+            f"team.enter<{self.meetings()}>();",
             f"const int first = int(team.part()) * ITEMS * {self.step_of_item} + threadIdx.x;",
             f"const int64_t left = {own.format(self.step_of_item)};",
             "const int own = FULL || left > ITEMS ? ITEMS : int(left);",
             *([f"const int64_t single = {own.format(self.threads)};"] if self.strided else []),
             f"const int elements = {elements};",
             *(f"const Quotient of_{loop.var}({loop.size});" for loop in self.inner_loops()),
-            f"Ring<{self.stored}, {len(self.held)}, {self.slots}, {self.threads}> ring(team.number());",
+            f"Ring<{self.stored}, {len(self.held)}, {self.slots}, {self.threads}> ring;",
+            *self.keep_steady(),
             *self.prefetch(outer),
-            f"for (int i = 0; i < {self.slots}; ++i) bring();",
-            f"for (int64_t t = team.number(); t < {outer}; t += team.count) {{",
-            *indent(self.indices(self.nest.outer, "t")),
-            *indent(passes),
-            "  ring.done(ITEMS);",
-            "}",
+            *rows,
             "team.leave();",
         ]
 
+    def rows_in_turn(self, first: str, outer: str) -> list[str]:
+        """Return the loop in which a team ends one row before it begins another."""
+        return [
+            f"for (int64_t t = team.number(); t < {outer}; t += team.count) {{",
+            *indent(self.indices(self.nest.outer, "t")),
+            *indent([*self.coming(), *self.passes("row", "true", first)]),
+            "  ring.done(ITEMS);",
+            "}",
+        ]
+
+    def rows_ahead(self, first: str, outer: str) -> list[str]:
+        """Return the loop in which a team reduces the next row before it stores one, whose meeting has that time."""
+        scope, stores = Scope(), Scope()
+        self.begin(scope)
+        self.leading = True
+        self.reduce_pass(1, "row", "true", scope)
+        self.leading = False
+        stores.known |= {v: scope.known[v] for v in self.reductions(1)}
+        self.begin(stores)
+        stored = self.ending(stores, "row", "true", first)
+        indices = self.indices(self.nest.outer, "t")
+        m = self.meetings()
+        return [
+            "auto show = [&](bool there) {",
+            "  if (there && threadIdx.x < 32) {",
+            *indent(self.shows),
+            "  }",
+            "  ++met;",
+            "};",
+            "for (int64_t last = int64_t(team.number()) - team.count, later = team.number(); "
+            f"last < {outer}; last = later, later += team.count) {{",
+            "  const bool begun = last >= 0;",
+            "  const int ahead = begun ? ITEMS : 0;",
+            f"  if (later < {outer}) {{",
+            *indent(indent(["const int64_t t = later;", *indices, *scope.lines])),
+            "  }",
+            "  __syncthreads();",
+            "  if (!begun) {",
+            f"    show(later < {outer});",
+            "    continue;",
+            "  }",
+            f"  team.meet<{m}>(met - 1);",
+            *indent(self.looks),
+            f"  show(later < {outer});",
+            "  const int64_t t = last;",
+            *indent([*indices, *self.coming(), *stored]),
+            "  ring.done(ITEMS);",
+            "}",
+        ]
+
+    def begins_ahead(self) -> bool:
+        """Return whether a row is begun before another ends: where blocks meet once, in a cluster, with room for two.
+
+        Rows of fp32 were slower so, but for those with weights, which then stay in registers.
+        """
+        once = self.top == 1 and bool(self.inner_stores()) and self.sums() <= MAX_CLUSTER_VALUES
+        gains = len(self.nest.reduced) == 1 and (self.stored != "float" or bool(self.shared - {*self.held}))
+        room = MAX_CLUSTER_BLOCKS * self.ahead_items() * (self.parameters.sharing // 2)
+        return once and gains and not self.strided and self.count() <= room
+
+    def ahead_items(self) -> int:
+        """Return how many vectors of a row a thread has at most, where there is room for two rows and more."""
+        return min(8, AHEAD_SLOTS // max(1, len(self.held)) // 2 - 1)
+
+    def meetings(self) -> int:
+        """Return how many meetings blocks may be in at once."""
+        return 4 if self.begins_ahead() else 2
+
     def prefetch(self, outer: str) -> list[str]:
-        """Return functions that copy the thread's next vector, of this row or a later one, to the ring."""
+        """Return functions that tell where a row begins, and copy a vector to the ring; and the first copies."""
         many = f", {self.axis_size} - k" if self.strided else ""
         starts = [self.starts[n] for n in self.held]
-        rows = [f"ring.from[{i}] = {row};" for i, (row, _) in enumerate(starts)]
         call = f"ring.copy{'_apart' * self.strided}"
-        copies = [f"{call}({i}, ring.from[{i}] + {place}{many});" for i, (_, place) in enumerate(starts)]
+        copies = [f"{call}({n}, place, from.of[{n}] + {within}{many});" for n, (_, within) in enumerate(starts)]
+        inner = self.indices([*self.nest.reduced[:-1], self.quad], "k")
+        of_rows = f"Starts<{self.stored}, {len(starts)}>"
         return [
-            "auto enter = [&] {  // the next row",
-            f"  if (ring.row >= {outer}) return;",
-            "  const int64_t t = ring.row;",
-            *indent([*self.indices(self.nest.outer, "t"), *rows]),
+            f"auto start = [&](int64_t t) -> {of_rows} {{",
+            *indent([*self.indices(self.nest.outer, "t"), f"return {{{{{', '.join(row for row, _ in starts)}}}}};"]),
             "};",
-            "auto bring = [&] {",
-            f"  if (ring.row < {outer} && (FULL || ring.item < own)) {{",
-            f"    const int k = first + ring.item * {self.step_of_item};",
-            *indent(indent([*self.indices([*self.nest.reduced[:-1], self.quad], "k"), *copies])),
+            f"auto bring = [&](const {of_rows}& from, int64_t t, int item, int place) {{",
+            f"  if (t < {outer} && (FULL || item < own)) {{",
+            f"    const int k = first + item * {self.step_of_item};",
+            *indent(indent([*inner, *copies])),
             "  }",
-            "  if (ring.copied(ITEMS, team.count)) enter();",
+            "  close_copies();",
             "};",
-            "enter();",
+            "#pragma unroll",
+            f"for (int i = 0; i < {self.slots}; ++i) {{",
+            "  const int64_t t = team.number() + i / ITEMS * team.count;",
+            "  bring(start(t), t, i % ITEMS, i);",
+            "}",
+        ]
+
+    def coming(self) -> list[str]:
+        """Return which rows come into the places of this one, and the function that brings a vector of them."""
+        return [
+            f"const int64_t near_row = t + {self.slots} / ITEMS * team.count, far_row = near_row + team.count;",
+            "const auto near = start(near_row), far = start(far_row);",
+            "auto take_next = [&](int j) {",
+            f"  const int i = {self.slots} % ITEMS + j;",
+            "  if (i < ITEMS) bring(near, near_row, i, j);",
+            "  else bring(far, far_row, i - ITEMS, j);",
+            "};",
         ]
 
     def inner_loops(self) -> list[Loop]:
@@ -167,7 +250,25 @@ class MultiBlockRegion(VectorizedRegion):
         return []  # the ring is filled ahead
 
     def kept_or_loaded(self, name: str, load: str) -> str:
-        return f"ring.at({self.held.index(name)}, j)"
+        return f"ring.at({self.held.index(name)}, {'ahead + ' * self.leading}j)"
+
+    def loaded(self, name: str) -> str:
+        return f"{name}_kept[j]" if name in self.steady() else VectorizedRegion.loaded(self, name)
+
+    def steady(self) -> list[str]:
+        """Return the vectors that all rows read alike, and a thread keeps: the second level cache was behind."""
+        if not self.begins_ahead():
+            return []
+        names = [n for n in self.in_order(self.shared) if n not in self.held and self.is_sixteen(n)]
+        return names[: STEADY_WORDS // (4 * self.items())]
+
+    def keep_steady(self) -> list[str]:
+        """Return statements that load these."""
+        inner = self.indices([*self.nest.reduced[:-1], self.quad], "k")
+        loads = [f"{n}_kept[j] = {self.load(n)};" for n in self.steady()]
+        inside = [f"if ({self.item_exists}) {{", *indent([*inner, *loads]), "}"]
+        kept = [f"{self.vectors[n].type} {n}_kept[ITEMS];" for n in self.steady()]
+        return [*kept, *self.each_item(inside)] if kept else []
 
     def put(self, name: str) -> str:
         place = self.addresses[name]
@@ -185,10 +286,13 @@ class MultiBlockRegion(VectorizedRegion):
         """
         self.passed += 1
         last = self.passed == self.top + bool(self.inner_stores()) + self.own_means
-        unroll, *loop = self.each_item([f"if ({self.item_exists}) {function}(k, j);", *(["bring();"] if last else [])])
+        unroll, *loop = self.each_item(
+            [f"if ({self.item_exists}) {function}(k, j);", *(["take_next(j);"] if last else [])]
+        )
         if self.passed > 1:
-            return ["#pragma unroll 4", *loop]
-        return [unroll, loop[0], f"  await_copies({self.slots - 1} - j);", *loop[1:]]
+            return [unroll if last else "#pragma unroll 4", *loop]
+        later = " - ITEMS" * self.begins_ahead()
+        return [unroll, loop[0], f"  await_copies({self.slots - 1}{later} - j);", *loop[1:]]
 
     def comes_back(self) -> bool:
         """Return whether a row is needed again once something of it is known.
@@ -260,15 +364,18 @@ class MultiBlockRegion(VectorizedRegion):
         numbered = list(enumerate(found, self.joined))
         self.joined += len(found)
         lines, self.finish = self.finish, []
-        shows = []
-        for i, (name, f, start) in numbered:
-            lines.append(f"put_part<{i}>({name}, {f});")
-            shows.append(f"  team.show(met, {i}, take_part<{i}>({f}, {start}));")
-        lines += ["__syncthreads();", "if (threadIdx.x < 32) {", *shows, "}"]
-        lines += [f"team.gather(met, {i}, {f}, {start});" for i, (_, f, start) in numbered]
-        lines += ["team.meet();"]
-        lines += [f"{name} = team.look(met, {i}, {f}, {start});" for i, (name, f, start) in numbered]
-        return [*lines, "++met;"]
+        ahead, m = self.begins_ahead(), self.meetings()
+        odd, met = ("met % 2", "met - 1") if ahead else ("0", "met")
+        lines += [f"put_part<{i}>({odd}, {name}, {f});" for i, (name, f, _) in numbered]
+        shows = [f"  team.show<{i}, {m}>(met, take_part<{i}>({odd}, {f}, {start}));" for i, (_, f, start) in numbered]
+        gathers = [f"team.gather<{i}>(met, {f}, {start});" for i, (_, f, start) in numbered]
+        define = "const auto " if ahead else ""
+        looks = [f"{define}{name} = team.look<{i}, {m}>({met}, {f}, {start});" for i, (name, f, start) in numbered]
+        if ahead:
+            self.shows, self.looks = shows, looks
+            return lines
+        lines += ["__syncthreads();", "if (threadIdx.x < 32) {", *shows, "}", *gathers, f"team.meet<{m}>(met);"]
+        return [*lines, *looks, "++met;"]
 
     @property
     def template(self) -> str:
@@ -276,7 +383,7 @@ class MultiBlockRegion(VectorizedRegion):
 
     @property
     def bounds(self) -> str:
-        return f"__launch_bounds__({self.threads}, {1024 // self.threads}) "
+        return f"__launch_bounds__({self.threads}, {1 if self.begins_ahead() else 1024 // self.threads}) "
 
     def parameters_of(self, body: list[str], function: Function, kind: str = "int64_t") -> list[Parameter]:
         team = "Cluster" if self.parts() <= MAX_CLUSTER_BLOCKS and self.sums() <= MAX_CLUSTER_VALUES else "Team"
@@ -294,7 +401,7 @@ class MultiBlockRegion(VectorizedRegion):
     @property
     def slots(self) -> int:
         """Return how many vectors of each kept tensor a thread has room for."""
-        return SLOTS // max(1, len(self.held))
+        return (AHEAD_SLOTS if self.begins_ahead() else SLOTS) // max(1, len(self.held))
 
     @property
     def threads(self) -> int:
@@ -303,6 +410,8 @@ class MultiBlockRegion(VectorizedRegion):
         Also where elements have two bytes: one block computes, twice as much a byte, while memory works for the other.
         """
         most = self.parameters.sharing
+        if self.begins_ahead():
+            return most // 2
         narrow = len(self.held) == 1 and self.stored != "float"
         return most // 2 if narrow or self.count() <= self.most() * most // 2 else most
 
@@ -310,6 +419,11 @@ class MultiBlockRegion(VectorizedRegion):
     def bytes(self) -> int:
         """Return the shared memory of a block's ring, in bytes."""
         return self.slots * max(1, len(self.held)) * self.threads * 16
+
+    def shown_bytes(self) -> int:
+        """Return the shared memory, in bytes, of what warps and blocks show each other, and of counters."""
+        pairs = sum(isinstance(v, ir.Reduce) and v.kind is Kind.MAXSUM for v in ir.walk(*self.values))
+        return SHOWN_BYTES * (self.sums() + pairs) + 16
 
     @property
     def row_vectors(self) -> str:
@@ -322,7 +436,7 @@ class MultiBlockRegion(VectorizedRegion):
 
     def most(self) -> int:
         """Return how many vectors of a row a thread takes at most."""
-        return max(1, self.slots * MAX_ROW_SLOTS // SLOTS)
+        return self.ahead_items() if self.begins_ahead() else max(1, self.slots * MAX_ROW_SLOTS // SLOTS)
 
     def parts(self) -> int:
         """Return how many blocks share a row.
@@ -357,7 +471,7 @@ def multi_block_region(
     if found.reduced_count() > MAX_ROW_ELEMENTS // len(kept):
         return None
     found.held, found.stored = kept, stored.pop()
-    if found.bytes + REDUCED_BYTES * (found.sums() + 2) > BLOCK_BYTES:
+    if found.bytes + found.shown_bytes() > BLOCK_BYTES:
         return None
     if found.strided:
         found.loads = {text: name for text, name in found.loads.items() if name in kept}

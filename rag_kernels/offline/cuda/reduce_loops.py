@@ -105,6 +105,10 @@ class ReduceLoops(RegionPrinter):
             self.load_early(scope)
         for level in range(1, self.top + 1):
             self.reduce_pass(level, kind, active, scope)
+        return self.ending(scope, kind, active, first)
+
+    def ending(self, scope: Scope, kind: str, active: str, first: str) -> list[str]:
+        """Return the statements of a scope, and what stores behind all reductions."""
         inner_stores = self.inner_stores()
         if inner_stores:
             self.settle(list(inner_stores.values()), scope)

@@ -3,7 +3,7 @@
 `COPIES`: to shared memory while a thread computes; `EXCHANGE`: what blocks show each other. Other kernels use both.
 """
 
-AWAITED = "\n".join(f"    case {n}: return await_group<{n}>();" for n in range(1, 14))
+AWAITED = "\n".join(f"    case {n}: return await_group<{n}>();" for n in range(1, 27))
 BOARD = 16  # places for what blocks show each other: a cluster needs two meetings of eight
 COPIES = """
 #ifdef __CUDACC__
@@ -77,31 +77,65 @@ __device__ inline void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;\\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
-// What stands at the same place in the shared memory of a block of this cluster.
-__device__ inline ulonglong2 beside(const ulonglong2* here, int block) {
-  ulonglong2 v = {0, 0};
-#if __CUDA_ARCH__ >= 900
-  asm volatile("{ .reg .b32 r; mapa.shared::cluster.u32 r, %2, %3; ld.shared::cluster.v2.u64 {%0, %1}, [r]; }"
-               : "=l"(v.x), "=l"(v.y) : "r"(in_shared(here)), "r"(block) : "memory");
-#endif
-  return v;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+// A counter in shared memory: one arrival and as many bytes as are expected end a meeting, and begin the next.
+__device__ inline void begin_count(uint64_t* counter) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\\nfence.mbarrier_init.release.cluster;"
+               :: "r"(in_shared(counter)) : "memory");
 }
+__device__ inline void await_bytes(uint64_t* counter, int bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;"
+               :: "r"(in_shared(counter)), "r"(bytes) : "memory");
+}
+__device__ inline void close_count(uint64_t* counter) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(in_shared(counter)) : "memory");
+}
+__device__ inline void await_count(uint64_t* counter, int odd) {
+  int done = 0;
+  while (!done)
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
+                 : "=r"(done) : "r"(in_shared(counter)), "r"(odd) : "memory");
+}
+// To the same place in the shared memory of a block of this cluster, whose counter sees it arrive. A barrier of the
+// cluster in its place would make each thread wait until all that it has stored is seen on the whole device.
+template <int MEETINGS, class T> __device__ void put_beside(T* here, uint64_t* counter, int block, T v) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "one store");
+  unsigned long long words[2] = {};
+  memcpy(words, &v, sizeof(T));
+  uint32_t to, count;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(in_shared(here)), "r"(block));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(count) : "r"(in_shared(counter)), "r"(block));
+  if (sizeof(T) == 4)
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
+                 :: "r"(to), "r"(uint32_t(words[0])), "r"(count) : "memory");
+  else if (sizeof(T) == 8)
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];"
+                 :: "r"(to), "l"(words[0]), "r"(count) : "memory");
+  else
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b64 [%0], {%1, %2}, [%3];"
+                 :: "r"(to), "l"(words[0]), "l"(words[1]), "r"(count) : "memory");
+}
+#else
+__device__ inline void begin_count(uint64_t*) {}
+__device__ inline void await_bytes(uint64_t*, int) {}
+__device__ inline void close_count(uint64_t*) {}
+__device__ inline void await_count(uint64_t*, int) {}
+template <int MEETINGS, class T> __device__ void put_beside(T*, uint64_t*, int, T) {}
+#endif
 #endif
 
 template <class V> __device__ const float4& whole(const V& v) { return reinterpret_cast<const float4&>(v); }
 
 // What a thread has of this row and of rows to come: each thread copies, waits for and reads its own alone. `NAMES`
-// tensors are kept; of a row a thread has ITEMS vectors of each.
+// tensors are kept, in SLOTS places each, which begin at `base` for a row.
 template <class T, int NAMES, int SLOTS, int WIDTH> struct Ring {  // WIDTH: threads of the block
   float4* mine;
-  const T* from[NAMES];  // that row of each
-  int64_t row;  // what is copied next: which row and vector, and where to
-  int item = 0, to = 0, base = 0;
-  __device__ explicit Ring(int64_t first) : row(first) {
+  int base = 0;
+  __device__ Ring() {
     extern __shared__ float4 held[];
     mine = held + threadIdx.x;
   }
-  // Vector `j` of this row.
+  // Vector `j` of this row, or what comes in its place.
   __device__ float4* place(int name, int j) const {
     const int slot = base + j < SLOTS ? base + j : base + j - SLOTS;
     return mine + (slot * NAMES + name) * WIDTH;
@@ -110,24 +144,18 @@ template <class T, int NAMES, int SLOTS, int WIDTH> struct Ring {  // WIDTH: thr
     const float4 v = take_whole(place(name, j));
     return reinterpret_cast<const Pack<T, 16 / sizeof(T)>&>(v);
   }
-  __device__ void copy(int name, const T* from) const { copy_ahead(mine + (to * NAMES + name) * WIDTH, from); }
+  __device__ void copy(int name, int j, const T* from) const { copy_ahead(place(name, j), from); }
   // Four elements that lie a block's threads apart, as far as the row goes.
-  __device__ void copy_apart(int name, const float* from, int64_t left) const {
-    float* target = &mine[(to * NAMES + name) * WIDTH].x;
+  __device__ void copy_apart(int name, int j, const float* from, int64_t left) const {
+    float* const target = &place(name, j)->x;
 #pragma unroll
     for (int u = 0; u < 4; ++u)
       if (u * WIDTH < left) copy_ahead(target + u, from + u * WIDTH);
   }
-  // Whether the next vector is of another row.
-  __device__ bool copied(int items, int step) {
-    close_copies();
-    if (++to == SLOTS) to = 0;
-    if (++item < items) return false;
-    item = 0, row += step;
-    return true;
-  }
   __device__ void done(int items) { base = base + items < SLOTS ? base + items : base + items - SLOTS; }
 };
+
+template <class T, int NAMES> struct Starts { const T* of[NAMES]; };  // of a row of each tensor
 
 // k / by for many k below 2^31 and one `by`, exactly: a product and a shift.
 struct Quotient {
@@ -140,42 +168,57 @@ struct Quotient {
   __device__ uint32_t operator()(uint32_t k) const { return uint32_t(uint64_t(k) * factor >> shift); }
 };
 
-// What warps have of a reduction, and one warp's sum of it.
+// What warps have of a reduction, and one warp's sum of it; of a second row (`odd`) beside a first, of sixteen warps.
 template <int WHICH, class T> __device__ T* parts_of_warps() {
   __shared__ T parts[32];
   return parts;
 }
-template <int WHICH, class T, class F> __device__ void put_part(T v, F f) {
+template <int WHICH, class T, class F> __device__ void put_part(int odd, T v, F f) {
   v = of_lanes(v, f, 32);
-  if (threadIdx.x % 32 == 0) parts_of_warps<WHICH, T>()[threadIdx.x / 32] = v;
+  if (threadIdx.x % 32 == 0) parts_of_warps<WHICH, T>()[16 * odd + threadIdx.x / 32] = v;
 }
-template <int WHICH, class F, class T> __device__ T take_part(F f, T start) {
-  T v = threadIdx.x < blockDim.x / 32 ? parts_of_warps<WHICH, T>()[threadIdx.x] : start;
+template <int WHICH, class F, class T> __device__ T take_part(int odd, F f, T start) {
+  T v = threadIdx.x < blockDim.x / 32 ? parts_of_warps<WHICH, T>()[16 * odd + threadIdx.x] : start;
   return of_lanes(v, f, 32);
 }
 
-// Up to eight blocks that read each other's shared memory.
+// Up to eight blocks that send each other what they have.
 constexpr int BOARD = SHOWN_AT_MOST;
 struct Cluster {
   ulonglong2* board;  // as of a Team, which has it elsewhere
   int count, parts, shown;
   __device__ unsigned number() const { return blockIdx.x / parts; }
   __device__ unsigned part() const { return blockIdx.x % parts; }
-  __device__ static ulonglong2* own_board() {
-    __shared__ ulonglong2 slots[BOARD];
-    return slots;
+  // Of the meetings that a block may not have seen the end of: two, or four where it begins one before another ends.
+  template <int MEETINGS> __device__ static uint64_t* counter(int meeting) {
+    __shared__ uint64_t counters[MEETINGS];
+    return counters + meeting % MEETINGS;
   }
-  template <class T> __device__ void show(int meeting, int which, T v) const {
-    if (threadIdx.x == 0) own_board()[meeting % 2 * shown + which] = packed(v, 0);
+  // What the blocks have sent of one reduction.
+  template <int WHICH, int MEETINGS, class T> __device__ static T* sent(int meeting) {
+    __shared__ __align__(16) T places[8 * MEETINGS];
+    return places + meeting % MEETINGS * 8;
   }
-  template <class T, class F> __device__ void gather(int, int, F, T) const {}
-  __device__ void meet() const { cluster_barrier(); }
-  template <class T, class F> __device__ T look(int meeting, int which, F f, T start) const {
+  template <int MEETINGS> __device__ void enter() const {
+    for (int i = 0; threadIdx.x == 0 && i < MEETINGS; ++i) begin_count(counter<MEETINGS>(i));
+    cluster_barrier();
+  }
+  // By one warp, whose lanes have it alike.
+  template <int WHICH, int MEETINGS, class T> __device__ void show(int meeting, T v) const {
+    T* const place = sent<WHICH, MEETINGS, T>(meeting) + part();
+    if (int(threadIdx.x) < parts) put_beside<MEETINGS>(place, counter<MEETINGS>(meeting), int(threadIdx.x), v);
+    if (threadIdx.x == 0) await_bytes(counter<MEETINGS>(meeting), parts * int(sizeof(T)));
+  }
+  template <int WHICH, class T, class F> __device__ void gather(int, F, T) const {}
+  template <int MEETINGS> __device__ void meet(int meeting) const {
+    if (threadIdx.x == 0) close_count(counter<MEETINGS>(meeting));
+    await_count(counter<MEETINGS>(meeting), meeting / MEETINGS % 2);
+  }
+  template <int WHICH, int MEETINGS, class T, class F> __device__ T look(int meeting, F f, T start) const {
     const int i = threadIdx.x % 8;
-    const T v = i < parts ? unpacked<T>(beside(own_board() + meeting % 2 * shown + which, i)) : start;
-    return of_lanes(v, f, 8);
+    return of_lanes(i < parts ? sent<WHICH, MEETINGS, T>(meeting)[i] : start, f, 8);
   }
-  __device__ void leave() const { cluster_barrier(); }  // nobody goes while others read what it has shown
+  __device__ void leave() const { cluster_barrier(); }  // nobody goes while others send to it
 };
 
 // Blocks that meet through global memory. All teams are resident at once, so that a block may wait for the others.
@@ -187,27 +230,28 @@ struct Team {
   __device__ ulonglong2* slot(int meeting, int which, int block) const {
     return board + ((int(number()) * 2 + meeting % 2) * shown + which) * parts + block;
   }
-  template <class T> __device__ void show(int meeting, int which, T v) const {
-    if (threadIdx.x == 0) post(slot(meeting, which, part()), packed(v, meeting + 1));
+  template <int> __device__ void enter() const {}
+  template <int WHICH, int, class T> __device__ void show(int meeting, T v) const {
+    if (threadIdx.x == 0) post(slot(meeting, WHICH, part()), packed(v, meeting + 1));
   }
   __device__ static ulonglong2* found() {
     __shared__ ulonglong2 gathered[BOARD];
     return gathered;
   }
   // One warp combines what the blocks have shown of one reduction, in an order that does not change.
-  template <class T, class F> __device__ void gather(int meeting, int which, F f, T start) const {
-    if (int(threadIdx.x / 32) != which % int(blockDim.x / 32)) return;
+  template <int WHICH, class T, class F> __device__ void gather(int meeting, F f, T start) const {
+    if (int(threadIdx.x / 32) != WHICH % int(blockDim.x / 32)) return;
     T v = start;
     for (int i = threadIdx.x % 32; i < parts; i += 32) {
       ulonglong2 words;
-      do words = posted(slot(meeting, which, i)); while (words.x >> 32 != unsigned(meeting + 1));
+      do words = posted(slot(meeting, WHICH, i)); while (words.x >> 32 != unsigned(meeting + 1));
       v = f(v, unpacked<T>(words));
     }
     v = of_lanes(v, f, 32);
-    if (threadIdx.x % 32 == 0) found()[which] = packed(v, 0);
+    if (threadIdx.x % 32 == 0) found()[WHICH] = packed(v, 0);
   }
-  __device__ void meet() const { __syncthreads(); }
-  template <class T, class F> __device__ T look(int, int which, F, T) const { return unpacked<T>(found()[which]); }
+  template <int> __device__ void meet(int) const { __syncthreads(); }
+  template <int WHICH, int, class T, class F> __device__ T look(int, F, T) const { return unpacked<T>(found()[WHICH]); }
   __device__ void leave() const {}
 };
 
