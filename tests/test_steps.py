@@ -19,6 +19,7 @@ from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.traits.index_ties import is_rounded
 from rag_kernels.eval.traits.input_kinds import (
+    FAR_NAMED_NUMBERS,
     POWERS,
     SMALL_WHOLE,
 )
@@ -448,3 +449,29 @@ def get_init_inputs():
         ]
     assert [suits(fp, SMALL_WHOLE) for fp in forms] == [True, False, False, False, False, False]
     assert [suits(fp, POWERS) for fp in forms] == [False, True, True, False, False, False]
+
+
+def test_far_numbers_of_its_own_are_tried_where_no_element_is_beside_others() -> None:
+    """A row's norm beside a number of 1e20 is what rounding left of the rest."""
+    text = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return FORWARD
+
+
+def get_inputs():
+    return [torch.randn(8, 16)]
+
+
+def get_init_inputs():
+    return []
+"""
+    with kept_workers() as workers:
+        forms = [
+            functionalize(problem_from_source("far", text.replace("FORWARD", forward)), workers=workers)
+            for forward in ("torch.nn.functional.silu(x)", "torch.nn.functional.layer_norm(x, (16,))", "x.sum(-1)")
+        ]
+    assert [suits(fp, FAR_NAMED_NUMBERS) for fp in forms] == [True, False, False]

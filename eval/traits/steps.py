@@ -310,8 +310,8 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
             return False
         mixes = any(t.cost in ("product", "recurrent") or t.near for t in traits)
         return not mixes and (is_elementwise(fp) or all(s.dtype != "float64" for s in fp.outputs))
-    if kind == FAR_NAMED_NUMBERS:  # beyond fp64 nothing says what is right
-        return is_elementwise(fp) or all(s.dtype != "float64" for s in fp.outputs)
+    if kind == FAR_NAMED_NUMBERS:  # beside far numbers the rest of a line is what rounding leaves
+        return is_elementwise(fp)
     if kind in WAYS:
         return repeats_itself(fp, of_any=True)
     if kind == ORTHONORMAL:
