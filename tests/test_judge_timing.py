@@ -361,9 +361,9 @@ def test_a_verdict_times_in_one_turn_and_draws_before_it(
         turns.append(turn)
         take(lock, turn)
 
-    def drew(session: ProblemSession, kind: str) -> list[bool]:
+    def drew(session: ProblemSession, *given: Any, **named: Any) -> list[bool]:
         turns.append("draw")
-        return draw(session, kind)
+        return draw(session, *given, **named)
 
     judge.sessions.close()
     monkeypatch.setattr(DeviceLock, "_take", took)

@@ -73,7 +73,7 @@ def test_four_vectors_of_a_thread_are_loaded_before_the_first_is_summed(
     monkeypatch.setattr(numbers, "build", build_emulated)
     fp = functional("once", halved(Case("return x.sum(-1) + y", "torch.randn(3, 4096)", "torch.randn(1)"), "bfloat16"))
     plan = write(fp, CudaParameters())
-    assert plan is not None and "quad_block(quads, n0)" in plan.candidate.source
+    assert plan is not None and "quad_block(quads, n0, 4)" in plan.candidate.source
     assert "if (quads <= 4 * int64_t(block.x))" in plan.candidate.source
     assert 0 < plan.candidate.source.index("x_v_kept[ITEMS ? j : 0] = ") < plan.candidate.source.index("auto sweep")
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < HALF_RATIO

@@ -48,7 +48,7 @@ from rag_kernels.eval.numerics.oracle import (
 from rag_kernels.eval.numerics.searched_inputs import MOST_BESIDE, search
 from rag_kernels.eval.numerics.structured_noise import put_next_to_lines
 from rag_kernels.eval.records import FunctionalProblem, TensorArgument
-from rag_kernels.eval.traits.aten import base_name
+from rag_kernels.eval.traits.aten import OF_DIFFERENCES, base_name
 from rag_kernels.eval.traits.input_kinds import (
     AGREEING,
     AT_CONSTANTS,
@@ -71,7 +71,7 @@ from rag_kernels.eval.traits.input_kinds import (
     TWICE,
 )
 from rag_kernels.eval.traits.marked_values import constants_of
-from rag_kernels.eval.traits.steps import DIFFERENCES, WEIGHING, alike_inputs, compares
+from rag_kernels.eval.traits.steps import WEIGHING, alike_inputs, compares
 
 MOST_OFF = 1e-5  # of a result next to zero, by which the module may miss it
 
@@ -84,7 +84,7 @@ class Subtracted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket.__name__ in DIFFERENCES and len(args) > 1 and isinstance(args[1], torch.Tensor):
+        if func.overloadpacket.__name__ in OF_DIFFERENCES and len(args) > 1 and isinstance(args[1], torch.Tensor):
             one, other = args[0], args[1]
             if isinstance(one, torch.Tensor) and one.is_floating_point() and one.shape == other.shape:
                 self.pairs.append((one.detach().clone(), other.detach().clone()))

@@ -98,6 +98,9 @@ EXACT_OF_WHOLE = frozenset(
 )
 """What is exact of a few small whole numbers, in whatever order it is computed, by base name."""
 
+OF_DIFFERENCES = frozenset("sub rsub mse_loss l1_loss smooth_l1_loss huber_loss dist".split())
+"""What is of two operands by how far they are apart, which a fitted model makes small, by base name."""
+
 _ELEMENTWISE: tuple[tuple[str, Operator], ...] = (
     # Arithmetic, element by element.
     ("acos asin atan cos cosh sin sinh tan tanh erf log log10 log2", Operator()),

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
-from rag_kernels.eval.traits.aten import EXACT_OF_WHOLE, Operator, base_name, operator
+from rag_kernels.eval.traits.aten import EXACT_OF_WHOLE, OF_DIFFERENCES, Operator, base_name, operator
 from rag_kernels.eval.traits.index_ties import as_they_are, names_in
 from rag_kernels.eval.traits.input_kinds import (
     BALANCED,
@@ -68,7 +68,6 @@ WEIGHING = frozenset({"softmax", "_softmax", "sigmoid"})
 ADDED_LOGS = frozenset({"logaddexp", "logaddexp2"})
 OF_TAILS = frozenset({"erfc", "special_ndtr", "special_log_ndtr", "log_sigmoid", "log_sigmoid_forward"})
 DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod"})
-DIFFERENCES = frozenset({"sub", "rsub", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "dist"})
 
 
 def is_elementwise(fp: FunctionalProblem) -> bool:
@@ -319,7 +318,7 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
     if kind == NEXT_TO_LINES:
         return not is_elementwise(fp) and len(_lines_as_long(fp)) > 0
     if kind in FITTED:
-        return any(base_name(node.op) in DIFFERENCES for node in fp.nodes)
+        return any(base_name(node.op) in OF_DIFFERENCES for node in fp.nodes)
     if kind in (SIDES, HARDLY_JOINED, LATE):
         return repeats_itself(fp)
     if kind == SAME_SUMS:

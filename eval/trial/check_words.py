@@ -23,11 +23,20 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"idle after the call", "Nothing computes on, or writes, once the call has returned."),
     (r"\d+ timed calls", "Outputs of calls that were being timed were checked, chosen in secret."),
     (r"\d+ kinds of special values", "Right on unusual inputs: very large, very small, constant rows, spikes, ties."),
+    (r"numbers of its own", "Right where inputs have something of the numbers that the source or its code names."),
     (r"wide integers", "Right for integers of either sign, or for all that what reads them as indices allows."),
     (r"widest integers", "Right where integers are as large, of either sign, as their type holds."),
     (
         r"next to multiples",
         "Right where integers are multiples of what they are divided by, or one beside.",
+    ),
+    (
+        r"integers at both ends",
+        "Right where the integers of a part are all the least that a problem draws, or the greatest.",
+    ),
+    (
+        r"integers that are multiples",
+        "Right where integers are multiples of a power of two, beyond what a problem draws.",
     ),
     (r"repeated integers", "Right where few integers come again and again, as in sums of many into few."),
     (r"one integer throughout", "Right where one integer fills a tensor, and all truth values are true."),
