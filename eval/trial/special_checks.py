@@ -45,15 +45,8 @@ def special_values(
         return
     tried = []
     for kind in place.session.rng.sample(kinds, len(kinds)):
-        draw = place.session.specials.draw(kind)
-        if draw is None:
-            continue
-        recipe = plain(draw, len(place.session.specs))
-        checks.subject.prepare(place, recipe)
-        checks.subject.call(place)
-        wrong = checks.compared(place.session, checks.subject.outputs(place), recipe, kind)
-        checks.note_special(place, recipe, wrong, kind)
-        tried.append(kind)
+        if _is_tried(checks, place, kind, place.session.specials.draw(kind)):
+            tried.append(kind)
     if tried:
         checks.found.checks.append(f"{len(tried)} kinds of special values")
 
@@ -64,19 +57,24 @@ def named_numbers(checks: Checks, place: BoundBuffers, named: NamedNumbers, time
     """
     if "special values" in checks.without:
         return
-    tried = 0
+    tried = False
     far = times // 2 if named.has_far else 0
     for kind in [NAMED_NUMBERS] * times + [FAR_NAMED_NUMBERS] * far:
-        draw = place.session.specials.named(kind, named)
-        if draw is None:
-            continue
-        recipe = plain(draw, len(place.session.specs))
-        checks.subject.prepare(place, recipe)
-        checks.subject.call(place)
-        wrong = checks.compared(place.session, checks.subject.outputs(place), recipe, kind)
-        checks.note_special(place, recipe, wrong, kind)
-        tried += 1
-    checks.found.checks += ["numbers of its own"] * bool(tried)
+        tried |= _is_tried(checks, place, kind, place.session.specials.named(kind, named))
+    if tried:
+        checks.found.checks.append("numbers of its own")
+
+
+def _is_tried(checks: Checks, place: BoundBuffers, kind: str, draw: int | None) -> bool:
+    """Call the candidate on a draw of a kind, note what is wrong, and return True; False where there is no draw."""
+    if draw is None:
+        return False
+    recipe = plain(draw, len(place.session.specs))
+    checks.subject.prepare(place, recipe)
+    checks.subject.call(place)
+    wrong = checks.compared(place.session, checks.subject.outputs(place), recipe, kind)
+    checks.note_special(place, recipe, wrong, kind)
+    return True
 
 
 def stale_lines(checks: Checks, place: BoundBuffers) -> None:
