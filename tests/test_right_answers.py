@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import torch
 from support.generated_kernels import Case, functional
@@ -319,3 +320,67 @@ def test_weights_that_a_module_moves_into_memory_of_its_own_are_the_contents(
             torch.testing.assert_close(module.call_in_double()[0].float(), right)
             module.restore()
             torch.testing.assert_close(module.call()[0], right)
+
+
+TOTAL = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x.sum()
+
+def get_inputs():
+    return [torch.randn(100000)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_sum_that_cancels_is_held_to_what_sums_of_such_numbers_come_to(workers: Workers) -> None:
+    """Two sums one by one are 64 times as far off as PyTorch in one draw of forty, where the sum is next to nothing."""
+    fp = functionalize(problem_from_source("total", TOTAL), workers=workers)
+    content, near, refused = [torch.empty(100000)], 0, 0
+    module = BoundModule(fp, torch.device("cpu"), content, seed=1)
+    answers = RightAnswers(module, [torch.empty(())], operands=0.0)
+    for seed in range(40):
+        torch.randn(100000, generator=torch.Generator().manual_seed(seed), out=content[0])
+        content[0][-1] -= content[0].double().sum().float() * 0.99  # what is left is a hundredth of what it might be
+        halves = [torch.tensor(np.cumsum(half.numpy())[-1]) for half in content[0].reshape(2, -1)]
+        near += not answers.check([sum(halves)], None, None, noisy=False).results[0].ok
+        assert answers.check([sum(halves)], None, None, noisy=False, settle=True).results[0].ok
+        fewer = content[0].to(torch.float16).double().sum().float()
+        refused += not answers.check([fewer], None, None, noisy=False, settle=True).results[0].ok
+    assert near and refused > 30  # one sum may come out right by chance
+
+
+TURNED = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, q):
+        w, x, y, z = q.unbind(-1)
+        return torch.atan2(w * x + y * z, x * x - 2)
+
+def get_inputs():
+    return [torch.rand(4096, 4)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(("beside", "right"), [(0.0, True), (1e-20, False)])
+def test_where_an_angle_turns_a_zero_that_rounding_left_has_either_sign(
+    workers: Workers, beside: float, right: bool
+) -> None:
+    """A product beyond the least numbers has its sign in a multiplication with addition, and loses it in a sum."""
+    fp = functionalize(problem_from_source("turned", TURNED), workers=workers)
+    content = [torch.rand(4096, 4)]
+    content[0][7] = torch.tensor([-1e-30, 1e-30, 1.0, beside])
+    module = BoundModule(fp, torch.device("cpu"), content, seed=1)
+    answers = RightAnswers(module, [torch.empty(4096)], operands=0.0)
+    outputs = [t.clone() for t in module.call()]
+    assert outputs[0][7] > 3
+    outputs[0][7] *= -1
+    assert answers.check(outputs, None, None, noisy=False, settle=True).results[0].ok == right

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -20,15 +20,19 @@ import torch
 
 from rag_kernels.eval.admission_records import LARGEST, TWICE
 from rag_kernels.eval.children.bound_module import BoundModule
+from rag_kernels.eval.children.other_roundings import OtherRoundings
 from rag_kernels.eval.machine.full_memory import ran_out_of_memory
 from rag_kernels.eval.messages.to_reference import Answered, Checked, Comparison, PrecisionShown
+from rag_kernels.eval.numerics.by_chance import by_chance
 from rag_kernels.eval.numerics.compare import (
     LIMITS,
     MOST_BITS,
+    NOISE_SHARE,
     UNIT_ROUNDOFF,
     Yardstick,
     compare,
     decided_by_rounding,
+    exceeding,
     largest_error,
     own_error,
     ratios,
@@ -41,7 +45,7 @@ from rag_kernels.eval.numerics.exactness_probe import relative_error, targets
 from rag_kernels.eval.numerics.octaves import small_fault
 from rag_kernels.eval.numerics.oracle import ExactCasts, double_factories, right_answer
 from rag_kernels.eval.numerics.rounding_faults import rounding_fault
-from rag_kernels.eval.numerics.rounding_noise import Perturbed, RoundingNoise, rounded_anew, through, to_tf32
+from rag_kernels.eval.numerics.rounding_noise import SCALE, Perturbed, RoundingNoise, rounded_anew, through, to_tf32
 from rag_kernels.eval.numerics.steps import (
     Choosing,
     as_good,
@@ -61,11 +65,9 @@ from rag_kernels.eval.traits.packed_bits import packed_at
 from rag_kernels.eval.traits.steps import has_steps, longest_sum
 
 NOISE_RUNS = 3
-LONE_RUNS = 8
 DENSE_RUNS = 5  # with the rounding of a product's operands
-MOST_RUNS = 16  # each moves about half of the integers that rounding decides
-LARGER = 1.0, 4.0, 16.0  # times the rounding of a product's operands, run after run: limits of errors are 64 roundings
 FEW = 256  # elements of an output
+HALF = 2  # bytes
 KEPT = 16  # a part of a GPU's free memory that temporaries may keep
 LEAST_APART = 4.0  # times as large as of TF32 are errors of bf16 on a probe, by their bits eight times
 Outputs = Sequence[torch.Tensor]
@@ -107,6 +109,7 @@ class RightAnswers:
         self.module, self.forms, self.operands = module, forms, operands
         self.has_steps, self.takes_any = has_steps(module.fp), takes_any(module.fp)
         self.longest = longest_sum(module.fp)
+        self.others = OtherRoundings(module, operands)
         self.answers: dict[int, Answer] = {}
 
     def compute(self, draw: int, *, noisy: bool, moved: bool) -> Answered:
@@ -117,7 +120,7 @@ class RightAnswers:
         """
         answer = self.answers[draw] = self._compute()
         if noisy:
-            answer.noise = self._noise(answer, moved=moved, operands=self.operands)
+            answer.noise = self._noise(answer, moved=NOISE_SHARE if moved else 0.0, operands=self.operands)
         pairs = list(zip(answer.reference, answer.oracle, strict=True))
         own = tuple(own_error(r, o) if r.is_floating_point() else 0.0 for r, o in pairs)
         worst = max((relative_error(r, o) for r, o in pairs if r.is_floating_point()), default=0.0)
@@ -189,7 +192,9 @@ class RightAnswers:
             if not result.ok:
                 results[at] = self._settled(result, at, got, answer, limits, settle=settle)
             elif got.dtype in EIGHT_BITS:
-                told = rounded_as_owed(got, answer.reference[at], answer.oracle[at], self._again(at, exact_stays=False))
+                told = rounded_as_owed(
+                    got, answer.reference[at], answer.oracle[at], self.others.again(at, exact_stays=False)
+                )
                 results[at] = Comparison(False, result.ratio, told) if told else result
             elif answer.kind == "fp64" and got.is_floating_point():
                 results[at] = self._where_small(result, got, at, answer, known, near=near)
@@ -291,19 +296,19 @@ class RightAnswers:
             ]
         return answer
 
-    def _noise(self, answer: Answer, *, moved: bool = False, operands: float = 0.0) -> list[torch.Tensor | None]:
+    def _noise(self, answer: Answer, *, moved: float = 0.0, operands: float = 0.0) -> list[torch.Tensor | None]:
         """Return largest error of a few runs with amplified rounding, element by element; None for exact outputs.
 
-        With inputs that are `moved` by a rounding, too: where a row is constant, or far from zero, PyTorch may be
-        exact by luck, and nobody owes more than the answer to inputs that are as good. Inputs of 16 bits are what they
+        With inputs `moved` by so many roundings, too: where a row is constant, or far from zero, PyTorch may be exact
+        by luck, and nobody owes more than the answer to inputs that are as good. Inputs of 16 bits are what they
         are, and computed on in fp32: they are moved by a rounding there, in fp64.
         """
         worst: list[torch.Tensor | None] = [None] * len(answer.oracle)
-        generator = self._generator()
-        finely = moved and answer.kind == "fp64" and any(_is_narrow(v) for v in self.module.leaves)
+        generator = self.others.generator()
+        finely = bool(moved) and answer.kind == "fp64" and any(_is_narrow(v) for v in self.module.leaves)
         for _ in range(NOISE_RUNS):
             self.module.restore()
-            leaves = [rounded_anew(v, generator) for v in self.module.leaves] if moved and not finely else None
+            leaves = [rounded_anew(v, generator, moved) for v in self.module.leaves] if moved and not finely else None
             with RoundingNoise(generator, operands=operands):
                 runs = [self.module.call(leaves)]
             if finely:
@@ -335,12 +340,12 @@ class RightAnswers:
             if got.shape != right.shape:
                 return result
             if self.has_steps:
-                put_right = excused(got, own, right, self._again(at))
+                put_right = excused(got, own, right, self.others.again(at))
                 if put_right is not None:
                     got, result = put_right, self._held(put_right, at, answer, limits)
                     if result.ok:
                         return result
-                elif (times := dense(got, right, itertools.islice(self._again(at), DENSE_RUNS))) is not None:
+                elif (times := dense(got, right, itertools.islice(self.others.again(at), DENSE_RUNS))) is not None:
                     return Comparison(True, times, "")
             if answer.kind != "fp64":
                 return result
@@ -350,15 +355,16 @@ class RightAnswers:
                 limits = self._as_allowed(at, answer, limits)
                 if (held := self._held(got, at, answer, limits)).ok:
                     return held
-            put_right = self._lone(got, at, answer, limits)
-            return result if put_right is None else self._held(put_right, at, answer, limits)
+            if (put_right := self._lone(got, at, answer, limits)) is not None:
+                return self._held(put_right, at, answer, limits)
+            return self._by_chance(result, got, at, answer, limits)
         if at < len(self.module.fp.results) and is_rounded(self.module.fp, self.module.fp.results[at]):
-            return Comparison(True, 0.0, "") if as_near(got, own, right, self._again(at)) else result
-        if result.one_apart and decided_by_rounding(got, own, right, self._again(at)):
+            return Comparison(True, 0.0, "") if as_near(got, own, right, self.others.again(at)) else result
+        if result.one_apart and decided_by_rounding(got, own, right, self.others.again(at)):
             return Comparison(True, 0.0, "")
         bits = packed_at(self.module.fp, self.module.fp.results[at]) if at < len(self.module.fp.results) else ()
         if bits and bits[-1] < min(8 * own.element_size(), MOST_BITS):
-            again = (unpacked(other, own, bits) for other in self._again(at))
+            again = (unpacked(other, own, bits) for other in self.others.again(at))
             mine, theirs, exact = (unpacked(value, own, bits) for value in (got, own, right.to(own.dtype)))
             if decided_by_rounding(mine, theirs, exact, again):
                 return Comparison(True, 0.0, "")
@@ -396,17 +402,26 @@ class RightAnswers:
             return None
         most = (limits or LIMITS[got.element_size()])[0] * owed.rms
         allowed = most.reshape(-1, 1).expand(len(most), got.numel() // len(most)).reshape(got.shape)
-        return lone(got, right, allowed, self._moved(at))
+        return lone(got, right, allowed, self.others.moved(at))
 
-    def _moved(self, at: int) -> Iterator[torch.Tensor]:
-        """Yield an output of one run after another with amplified rounding, of inputs that are rounded anew."""
-        generator = self._generator()
-        for _ in range(LONE_RUNS):
-            self.module.restore()
-            leaves = [rounded_anew(v, generator) for v in self.module.leaves]
-            with RoundingNoise(generator, operands=self.operands):
-                results = self.module.call(leaves)
-            yield results[at]
+    def _by_chance(
+        self, result: Comparison, got: torch.Tensor, at: int, answer: Answer, limits: tuple[float, float] | None
+    ) -> Comparison:
+        """Return the result of an output of few elements, or of rows of few large ones: right where PyTorch's own error
+        is small by luck.
+
+        A sum of either sign may come to next to nothing: it is held to what inputs that are as good come to. In 16 bits
+        one rounding is all of a row's error.
+        """
+        owed, limits = answer.yardsticks()[at], limits or LIMITS[got.element_size()]
+        if got.element_size() > HALF and got.numel() < FEW:
+            noise = self._noise(answer, moved=SCALE, operands=self.operands)[at]
+            return compare(got, answer.reference[at], answer.oracle[at], noise=noise, limits=limits)
+        if got.element_size() == HALF and owed is not None and owed.finite:
+            over = exceeding(got, answer.oracle[at], owed, limits)
+            if by_chance(got, answer.oracle[at], over, self.others.moved(at, scale=1 / math.sqrt(3), inputs=False)):
+                return Comparison(True, result.ratio, "")
+        return result
 
     def _where_small(
         self,
@@ -424,21 +439,6 @@ class RightAnswers:
         if found is None:
             return result
         return Comparison(False, result.ratio, found.told, relative=found.error, unsettled=noise is None)
-
-    def _again(self, at: int, *, exact_stays: bool = True) -> Iterator[torch.Tensor]:
-        """Yield an output of one run after another with amplified rounding.
-
-        That of products is of their operands: what cancels is not near to what it owes, and has little of its own. The
-        last runs have what a product of largest error that is right would have; where a lower precision is allowed,
-        all have that.
-        """
-        generator = self._generator()
-        for made in range(MOST_RUNS):
-            unit = self.operands or UNIT_ROUNDOFF[torch.float32] * LARGER[made * len(LARGER) // MOST_RUNS]
-            self.module.restore()
-            with RoundingNoise(generator, operands=unit, exact_stays=exact_stays):
-                results = self.module.call()
-            yield results[at]  # outside: what is done with it rounds as ever
 
     def _chosen_as_well(self, at: int, got: torch.Tensor, reference: torch.Tensor, right: torch.Tensor) -> bool:
         """Return whether an output of indices chooses values as good as the right ones."""
@@ -466,10 +466,7 @@ class RightAnswers:
         dim, size = theirs[0][1].dim, theirs[0][1].operand.dim()
         if dim is None or got.dim() != size or got.shape != reference.shape:
             return False
-        return chosen_by_rounding(got, reference, right.to(got.dtype), dim, self._again(at))
-
-    def _generator(self) -> torch.Generator:
-        return torch.Generator(self.module.device).manual_seed(int(torch.randint(1 << 30, ())))
+        return chosen_by_rounding(got, reference, right.to(got.dtype), dim, self.others.again(at))
 
     def _release(self) -> None:
         """Give the GPU memory of fp64 temporaries back where it is much of what is free: other workers need room too.

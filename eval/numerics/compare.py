@@ -94,6 +94,13 @@ def ratios(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor) -> 
     return max(errors.whole, float(errors.r_rms.max())), float(errors.r_max.max())
 
 
+def exceeding(got: torch.Tensor, oracle: torch.Tensor, owed: Yardstick, limits: tuple[float, float]) -> torch.Tensor:
+    """Return which rows of an output are farther off than the limits let them, and, last, whether the whole is."""
+    errors = _errors(got, oracle, owed)
+    rows = ~((errors.r_rms <= limits[0]) & (errors.r_max <= limits[1]))
+    return torch.cat([rows, rows.new_tensor([not errors.whole <= limits[0]])])
+
+
 def _in_range(
     got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -160,7 +160,7 @@ class RoundingNoise(Perturbed):  # type: ignore[no-untyped-call]
 
     With `operands` fp32 operands of products are moved at random, too, so that of the noise as it counts (divided by
     NOISE_SHARE) that is such a unit roundoff. With `exact_stays` results that were not rounded at all are left alone:
-    nobody owes less there.
+    nobody owes less there; and a zero that is what rounding left becomes a least number of either sign.
     """
 
     def __init__(
@@ -169,7 +169,8 @@ class RoundingNoise(Perturbed):  # type: ignore[no-untyped-call]
         chance = Chance(generator)
 
         def noisy(value: torch.Tensor) -> torch.Tensor:
-            return chance.move(value, scale * UNIT_ROUNDOFF[value.dtype])
+            moved = chance.move(value, scale * UNIT_ROUNDOFF[value.dtype])
+            return chance.from_zero(moved) if exact_stays else moved
 
         def lower(value: torch.Tensor) -> torch.Tensor:
             return chance.move(value.clone(), NOISE_SHARE * operands) if value.dtype == torch.float32 else value
@@ -204,6 +205,14 @@ class Chance:
                 part.addcmul_(part, numbers, value=by if self._random.random() < 0.5 else -by)
         return value
 
+    def from_zero(self, value: torch.Tensor) -> torch.Tensor:
+        """Give zeros of a float tensor, in place, a sign at random and the size of the least number; return it."""
+        if (zeros := value == 0).any():
+            signs = torch.randint(0, 2, value.shape, generator=self._generator, device=value.device).mul_(2).sub_(1)
+            info = torch.finfo(value.dtype)
+            value.copy_(torch.where(zeros, (signs * (info.tiny * info.eps)).to(value.dtype), value))
+        return value
+
     def _numbers(self, part: torch.Tensor) -> torch.Tensor:
         if part.is_cuda:
             return torch.randn(part.shape, generator=self._generator, device=part.device).to(part.dtype)
@@ -213,11 +222,11 @@ class Chance:
         return self._tables[part.dtype][start : start + part.numel()]
 
 
-def rounded_anew(value: Any, generator: torch.Generator) -> Any:
-    """Return a float tensor whose every element is another by about NOISE_SHARE roundings, other values as they are."""
+def rounded_anew(value: Any, generator: torch.Generator, roundings: float = NOISE_SHARE) -> Any:
+    """Return a float tensor whose every element is another by about so many roundings, other values as they are."""
     if not _is_float(value):
         return value
-    return Chance(generator).move(value.clone(), NOISE_SHARE * UNIT_ROUNDOFF[value.dtype])
+    return Chance(generator).move(value.clone(), roundings * UNIT_ROUNDOFF[value.dtype])
 
 
 def to_tf32(value: torch.Tensor) -> torch.Tensor:

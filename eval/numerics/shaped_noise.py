@@ -305,6 +305,7 @@ def _twins(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def burst(x: torch.Tensor, generator: torch.Generator, loud_as: float) -> torch.Tensor:
     """Make of each part along the first dimension all faint but one line across, in the middle third of its last
     dimension, or of every other part in that of the one before, where there is one: what follows sees it, or does not.
+    Of a matrix one whole line is loud, too, for sums along the first dimension.
     """
     parts = 1e-3 * (x if x.dim() > 1 else x.reshape(1, -1))
     loud = torch.zeros(parts.shape, dtype=torch.bool, device=x.device)
@@ -318,6 +319,8 @@ def burst(x: torch.Tensor, generator: torch.Generator, loud_as: float) -> torch.
         chosen = turn % 2 == which if which is not None else turn >= 0
         across = (len(parts), *(1 for _ in shape[1:]))
         loud |= (at == place.reshape(across)) & chosen.reshape(across)
+    if x.dim() == 2:
+        loud[int(len(parts) + torch.randint(len(parts), (1,), generator=generator, device=x.device)) // 3] = True
     return torch.where(loud, loud_as * (parts.sign() + 1e3 * parts), parts).reshape(x.shape)
 
 

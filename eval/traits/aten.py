@@ -53,8 +53,10 @@ class Operator:
     parts_inputs: bool = False  # its numbers are thresholds or bounds: it computes differently on their two sides
     elementwise: bool = False  # each element of its result comes of the elements at the same place
     jumps: bool = False  # its result moves by a step where its operand passes a number
+    turns: bool = False  # it goes once round where an operand passes zero, and the other one is on one side of it
     fades: bool = False  # has a side on which its result goes to nothing, or to its argument, and is exact there
     near: bool = False  # each element of its result is a sum over places near to its own
+    parted: bool = False  # each is a sum over a part of the places: those before it, or of its segment
     largest: bool = False  # looks for the largest, or smallest, of many
     class_numbers: bool = False  # a loss whose second argument holds class numbers, one of which it leaves out
 
@@ -110,7 +112,8 @@ _ELEMENTWISE: tuple[tuple[str, Operator], ...] = (
     ("eq ne lt le gt ge", Operator(parts_inputs=True, jumps=True)),
     ("isnan logical_and logical_not logical_or bitwise_and bitwise_not bitwise_or", Operator()),
     ("bitwise_xor log_sigmoid log_sigmoid_forward bitwise_left_shift bitwise_right_shift", Operator()),
-    ("atan2 isinf isfinite", Operator()),
+    ("atan2", Operator(turns=True)),
+    ("isinf isfinite", Operator()),
     ("logical_xor acosh asinh atanh erfc erfinv deg2rad rad2deg sinc special_entr special_ndtr logit", Operator()),
     ("i0 special_i0e special_i1 special_i1e special_log_ndtr", Operator()),
     ("special_xlogy special_xlog1py", Operator()),
@@ -150,13 +153,15 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     # Reductions, scans, orders.
     ("any all prod norm linalg_vector_norm frobenius_norm count_nonzero dist", Operator()),
     ("aminmax", Operator(exact=True)),
-    ("sum mean var std var_mean std_mean cumsum cumprod", _REDUCTION),
+    ("sum mean var std var_mean std_mean cumprod", _REDUCTION),
+    ("cumsum", replace(_REDUCTION, parted=True)),
     ("logsumexp", replace(_REDUCTION, largest=True)),
     ("amax amin", replace(_REDUCTION, exact=True, largest=True)),
     ("max min", replace(_REDUCTION, exact=True, tells_equals_apart=True, takes_first=True, largest=True)),
     ("argmax argmin", replace(_INDEX_OF_LARGEST, reads_in_part=True)),
     ("softmax log_softmax", replace(_REDUCTION, in_functional=True, largest=True)),
-    ("_softmax _log_softmax logcumsumexp", Operator(largest=True)),
+    ("_softmax _log_softmax", Operator(largest=True)),
+    ("logcumsumexp", Operator(largest=True, parted=True)),
     ("quantile", Operator()),
     ("cummax cummin argsort median mode msort kthvalue", Operator(tells_equals_apart=True)),
     ("sort", Operator(exact=True, tells_equals_apart=True)),
@@ -228,7 +233,7 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("fft_fftshift fft_ifftshift", replace(_LAYOUT, exact=True)),
     ("tile repeat_interleave meshgrid", _LAYOUT),
     ("unfold", replace(_LAYOUT, near=True)),
-    ("tril triu", replace(_LAYOUT, reads_in_part=True)),
+    ("tril triu", replace(_LAYOUT, reads_in_part=True, parted=True)),
     ("pad", replace(_LAYOUT, in_functional=True)),
     ("one_hot pixel_shuffle pixel_unshuffle", Operator(cost="layout", in_functional=True)),
     ("constant_pad_nd", Operator(exact=True)),
@@ -241,14 +246,16 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("index_copy", Operator(last_write_stays=True, places="along")),
     ("index_put _unsafe_index_put put masked_scatter", Operator(last_write_stays=True)),
     ("tensor_split", Operator(literal_numbers=True)),
-    ("scatter_add scatter_reduce index_add index_fill index_reduce", Operator(places="along")),
+    ("scatter_add scatter_reduce index_add index_reduce", Operator(places="along", parted=True)),
+    ("index_fill", Operator(places="along")),
     ("embedding_dense_backward diag diff _weight_norm trace renorm cdist cross linalg_cross", Operator()),
     ("max_pool2d_with_indices_backward max_pool3d_with_indices_backward", Operator(jumps=True)),
     ("avg_pool2d_backward avg_pool3d_backward", Operator()),
     ("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward", Operator()),
     ("max_unpool2d max_unpool3d", Operator()),
-    ("histc bincount segment_reduce im2col col2im affine_grid_generator", Operator()),
-    ("embedding_bag _embedding_bag", Operator(reads_in_part=True)),
+    ("histc bincount im2col col2im affine_grid_generator", Operator()),
+    ("segment_reduce", Operator(parted=True)),
+    ("embedding_bag _embedding_bag", Operator(reads_in_part=True, parted=True)),
     ("searchsorted bucketize", Operator(reads_in_part=True, jumps=True)),
     ("grid_sampler grid_sampler_2d grid_sampler_3d", Operator(reads_in_part=True)),
     ("fill zero copy slice_scatter select_scatter", Operator(cost="layout", exact=True)),

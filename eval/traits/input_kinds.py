@@ -35,8 +35,8 @@ DISORDER = "irregular order"
 UNEVEN = "uneven steps"
 # What a module keeps in buffers, nearly: a hole in a mask, a few numbers in each other's places.
 KEPT = "buffers nearly as they are"
-# Of sums over a few neighbours: a line of numbers ten million times as large as all others, which are to be as exact
-# behind it as before.
+# Of sums over a part of the places: a line of numbers ten million times as large as all others, which are to be as
+# exact behind it as before.
 BURST, FAR_BURST = "after a burst", "after a far burst"  # a million million times as large once more
 BURSTS = (BURST, FAR_BURST)
 # Rows of kinds of their own, a spike or all below zero beside ordinary ones: what is tried under other circumstances,

@@ -162,13 +162,14 @@ def repeats_itself(fp: FunctionalProblem, *, of_any: bool = False) -> bool:
     return max(read.values(), default=0) >= MANY_STEPS
 
 
-def has_steps(fp: FunctionalProblem) -> bool:
-    """Return whether something that is computed goes into an operator whose result moves by a step."""
+def has_steps(fp: FunctionalProblem, *, turns: bool = True) -> bool:
+    """Return whether something that is computed goes into an operator whose result moves by a step, or `turns`."""
     known = as_they_are(fp)
     for node in fp.nodes:
         traits, read = operator(node.op), set(names_in((*node.args, *(value for _, value in node.kwargs))))
         whole = traits.cast and any("int" in s.dtype for s in node.outputs)
-        if not read <= known and (traits.jumps or traits.tells_equals_apart or whole):
+        moves = traits.jumps or traits.tells_equals_apart or whole or (turns and traits.turns)
+        if moves and not read <= known:
             return True
     return False
 
@@ -292,7 +293,7 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
         own = [a.spec for a in fp.tensors if a.role == "parameter" and "float" in a.spec.dtype]
         return any(kind == LARGE_PARAMETERS or len(spec.shape) < 2 for spec in own)
     if kind in BURSTS:
-        return any(t.near for t in traits)
+        return any(t.near or t.parted for t in traits)
     if kind == TAILS:
         return is_elementwise(fp) and any(base_name(node.op) in OF_TAILS for node in fp.nodes)
     if kind in SINGLES:
@@ -329,7 +330,7 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
     if kind in (PIVOTS, SORTED_ROWS, TWINS, EVERY, STEEP):
         return not is_elementwise(fp)
     if kind in SEARCHED:
-        return is_elementwise(fp) and not has_steps(fp) and any(s.dtype == "float32" for s in fp.outputs)
+        return is_elementwise(fp) and not has_steps(fp, turns=False) and any(s.dtype == "float32" for s in fp.outputs)
     if kind == OVERFLOW:
         return any(s.dtype == "float16" for s in fp.outputs)
     if kind in (BRINK, HUGE):
