@@ -165,3 +165,14 @@ def test_loops_of_a_value_are_found_once_and_stay_right_when_they_are_split() ->
     outer.split(2)
     inner.split(3)
     assert ir.tree_atoms(row) == {*outer.leaves(), *inner.leaves()} and ir.tree_atoms(total) == {*outer.leaves()}
+
+
+def test_the_outermost_reductions_of_a_value_are_those_inside_of_no_other_each_once() -> None:
+    table = ir.load("x", (4, 12), "float32")
+    (row,), (column,) = table.dims
+    total = ir.Reduce(((row,),), "float32", Kind.SUM, table, (column,))
+    centred = Expr(table) - Expr(total)
+    spread = ir.Reduce(((row,),), "float32", Kind.SUM, (centred * centred).value, (column,))
+    both = (Expr(spread) / Expr(total) + Expr(total)).value
+    assert ir.outermost(table) == () and ir.outermost(centred.value) == (total,)
+    assert ir.outermost(spread) == (spread,) and ir.outermost(both) == (spread, total)

@@ -16,7 +16,6 @@ from rag_kernels.offline.fusion.loops import key_of, loops_of
 from rag_kernels.offline.fusion.parts import Split, parts_wanted
 from rag_kernels.offline.fusion.products import factors_of, tile_of
 from rag_kernels.offline.fusion.read_where_made import unstored
-from rag_kernels.offline.fusion.stored_first import outermost
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.expressions import Expr, absolute, equal, exp, where
 from rag_kernels.offline.ir.operators import Operator
@@ -70,7 +69,7 @@ def with_grouped_columns(lowered: Lowered, split: Split) -> Lowered:
 
 def is_of_product(value: ir.Value) -> bool:
     """Return whether a value is what each element of a product is made to."""
-    found = outermost(value)
+    found = ir.outermost(value)
     return len(found) == 1 and bool(tile_of(found[0])) and key_of(found[0])[0] == set(loops_of(value))
 
 
@@ -94,7 +93,7 @@ def statistic_of(value: ir.Value, known: dict[ir.Value, Statistic], split: Split
         return None
     below = exponentials(value)
     top = known.get(below[0]) if below else None
-    found = [v for v in outermost(value.arg) if not (below and v is below[0])]
+    found = [v for v in ir.outermost(value.arg) if not (below and v is below[0])]
     product = found[0] if len(found) == 1 else None
     if tile_of(value) or not isinstance(product, ir.Reduce) or (below and (top is None or top.product is not product)):
         return None

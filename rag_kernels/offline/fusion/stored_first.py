@@ -26,7 +26,7 @@ def is_of_rows(value: ir.Value) -> bool:
 
     Not of products: what else reads one would compute it again, in a nest of its own.
     """
-    found = outermost(value)
+    found = ir.outermost(value)
     if isinstance(strip(value), ir.Reduce) or any(isinstance(v, ir.Scan) or tile_of(v) for v in found):
         return False
     keys = {key_of(v) for v in found}
@@ -52,14 +52,9 @@ def is_costly_of_rows(value: ir.Value, main: Key) -> bool:
     outer, reduced = main
     if not ir.tree_atoms(value) < outer | reduced or value.dtype not in ITEMSIZE or not is_of_rows(value):
         return False
-    costly = any(isinstance(v, ir.Op) and v.operator in ONCE for v in ir.walk(value))
-    return costly and all(key_of(v) != main for v in outermost(value))
-
-
-def outermost(value: ir.Value) -> list[ir.Reduce | ir.Scan]:
-    """Return the reductions of a value that are inside of no other: what they reduce is theirs."""
-    found = ir.walk(value, enter=lambda v: not isinstance(v, ir.Reduce | ir.Scan))
-    return [v for v in found if isinstance(v, ir.Reduce | ir.Scan)]
+    if any(key_of(v) == main for v in ir.outermost(value)):
+        return False
+    return any(isinstance(v, ir.Op) and v.operator in ONCE for v in ir.walk(value))
 
 
 def innermost(value: ir.Value) -> frozenset[ir.Atom]:

@@ -149,6 +149,7 @@ class Value:
     dims: tuple[Group, ...]
     dtype: str
     _free: frozenset[Atom] | None = field(init=False, default=None, repr=False)  # `tree_atoms`, as they were when asked
+    _outer: tuple[Reduce | Scan, ...] | None = field(init=False, default=None, repr=False)  # `outermost`, once asked
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -331,6 +332,19 @@ def tree_atoms(value: Value) -> set[Atom]:
                 found |= set(own_atoms(v))
             v._free = frozenset(found)
     return set(leaves(value._free or ()))
+
+
+def outermost(value: Value) -> tuple[Reduce | Scan, ...]:
+    """Return the reductions and scans of a value that are inside of no other: what they reduce is theirs.
+
+    They are found once for each value.
+    """
+    for v in walk(value, enter=lambda v: v._outer is None and not isinstance(v, Reduce | Scan)):
+        if isinstance(v, Reduce | Scan):
+            v._outer = (v,)
+        elif v._outer is None:
+            v._outer = tuple(dict.fromkeys(found for child in children(v) for found in child._outer or ()))
+    return value._outer or ()
 
 
 def tensor_dims(shape: Iterable[int]) -> tuple[Group, ...]:
