@@ -11,18 +11,18 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 from rag_kernels.eval.build.candidate_builder import Builder, kernels_of
 from rag_kernels.eval.build.candidate_form import Forbidden, asks_for_sanitizers, check_composed, looks_for_sanitizers
 from rag_kernels.eval.build.compile import BuildError, Toolchain, builds_boxed, toolchain
-from rag_kernels.eval.build.products import Library, Programs
+from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.build.step_form import TOLD, fault, is_step
 from rag_kernels.eval.instruments.nsight_compute import Profiler
 from rag_kernels.eval.instruments.sanitizers import as_site, call_file, sanitize, takes
@@ -218,11 +218,11 @@ class LocalJudge:
         """Confirm it beside the baselines that have not failed."""
         started = perf_counter()
         doing("confirming: eager and torch.compile anew")
-        programs: Callable[[], tuple[Programs, Workers]] = partial(self._builder.checked, candidate)
         with ExitStack() as opened:
-            if self.device.backend == "cuda":  # compilers run on the host's cores meanwhile
-                pool = opened.enter_context(ThreadPoolExecutor(max_workers=1))
-                programs = pool.submit(programs).result
+            pool = opened.enter_context(ThreadPoolExecutor(max_workers=1))  # compilers run meanwhile
+            without = self.limits.without
+            programs = pool.submit(self._builder.checked, candidate) if "sanitizers" not in without else None
+            older = pool.submit(self._builder.older, candidate) if "repeats" not in without else None
             library = self._builder.whole(candidate)
             self._load_compiler()
             opened.enter_context(self._turns.shared())
@@ -230,14 +230,22 @@ class LocalJudge:
             known.times.expect()
             for one in failed:
                 known.times.leave_out(one)
+
+            def prepare_timing() -> None:
+                """Prepare baselines, once; no compiler may have a core any more."""
+                building: list[Future[Any] | None] = [programs, older]
+                wait([build for build in building if build is not None])
+                if self.limits.measure_compile:
+                    known.times.prepare_once()
+
             trial = Trial(
                 known,
                 candidate,
                 library,
                 thorough=True,
-                checked=programs,
-                older=partial(self._builder.older, candidate),
-                baselines=known.times.prepare_once if self.limits.measure_compile else None,
+                checked=None if programs is None else programs.result,
+                older=dict if older is None else older.result,
+                baselines=prepare_timing,
             )
             verdict = self._profiler.look(trial.run(None), known, candidate)
         return Judged(verdict, self.device, self.environment, trial.stage_s | {"confirm": perf_counter() - started})

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -23,11 +23,11 @@ from rag_kernels.eval.children.right_answers import RightAnswers
 from rag_kernels.eval.instruments.sanitizers import Report
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
-from rag_kernels.eval.process.workers import WorkerFailed
+from rag_kernels.eval.process.workers import Worker, WorkerFailed
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
+from rag_kernels.eval.sessions.problem_knowledge import FoundSizes
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
-from rag_kernels.eval.sessions.reference_worker import Resources
 from rag_kernels.eval.sessions.session_pool import Sessions
 from rag_kernels.eval.trial import under_sanitizers
 from rag_kernels.ingest.functional.functionalize import functionalize
@@ -101,19 +101,13 @@ def test_a_small_session_is_opened_beside_the_own_one(judge: LocalJudge, monkeyp
 def test_a_worker_serves_the_problem_at_one_size_after_the_other(
     judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU, where a context takes seconds to make: only the problem at its own sizes has a worker to itself."""
+    """Of many sizes of a confirmation: the problem at its own sizes has a worker to itself, and at small ones."""
     fp = functionalize(problem_from_source("rows", SOFTMAX), workers=judge.workers)
     served: list[tuple[bool, int]] = []  # whether its own size, and by which worker
+    plain = Sessions.new
 
     def new(sessions: Sessions, one: FunctionalProblem, **more: Any) -> ProblemSession:
-        resources = Resources(
-            workers=sessions.workers,
-            candidate_workers=sessions.candidate_workers,
-            device=sessions.device,
-            limits=more.get("limits") or sessions.limits,
-            idle=more.get("idle"),
-        )
-        session = ProblemSession(one, resources)
+        session = plain(sessions, one, **more)
         served.append((one is fp, session.worker.pid))
         return session
 
@@ -125,6 +119,29 @@ def test_a_worker_serves_the_problem_at_one_size_after_the_other(
     assert isinstance(found, Passed) and {"odd sizes", "larger sizes"} <= {*found.checks}, found
     (own,), others = [pid for is_own, pid in served if is_own], [pid for is_own, pid in served if not is_own]
     assert len(others) > 2 and {*others} != {own} and len({*others}) == 1, served
+
+
+def test_sizes_are_found_before_they_are_opened_and_one_that_rests_is_opened_anew(judge: LocalJudge) -> None:
+    fp = functionalize(problem_from_source("rows", SOFTMAX), workers=judge.workers)
+    found: list[FunctionalProblem | None] = []
+    idle: list[Worker] = []
+
+    def find() -> Iterator[FunctionalProblem | None]:
+        for one in (None, fp):
+            found.append(one)
+            yield one
+
+    sizes = FoundSizes(find(), lambda one: judge.sessions.new(one, idle=idle))
+    assert sizes.find_next() and found == [None]
+    assert sizes.find_next() and not sizes.find_next() and found == [None, fp]
+    with closing(sizes):
+        first = sizes.first()
+        assert first is not None and sizes.first() is first
+        first.rest()
+        again = sizes.first()
+        assert again is not None and again is not first and again.worker is first.worker and not idle
+        assert again.try_answer(0, noisy=False) is not None
+        assert list(sizes) == [again]
 
 
 @pytest.mark.parametrize("in_turn", [False, True])

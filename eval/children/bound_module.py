@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from rag_kernels.eval.numerics.oracle import doubled, tensors
+from rag_kernels.eval.numerics.oracle import doubled, seed_draws, tensors
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import FunctionalProblem
 
@@ -31,7 +31,7 @@ class BoundModule:
         with device:
             self.init_inputs = module.get_init_inputs()
             self.get_inputs = module.get_inputs
-            torch.manual_seed(seed)
+            seed_draws(seed, device)
             self.model = module.Model(*self.init_inputs).to(device)
             self.leaves, self.tree = pytree.tree_flatten(list(module.get_inputs()))
         self.model.requires_grad_(False)

@@ -55,6 +55,7 @@ from rag_kernels.eval.numerics.integer_draws import (
 from rag_kernels.eval.numerics.named_inputs import with_numbers, with_whole_numbers
 from rag_kernels.eval.numerics.oracle import (
     is_constant,
+    seed_draws,
     vary,
 )
 from rag_kernels.eval.records import FunctionalProblem, IndexBound, TensorArgument
@@ -142,7 +143,7 @@ class DrawMaker:
     def _begin(self, seed: int, kind: str, reals: Sequence[float], wholes: Sequence[int]) -> Making:
         if kind in LINES:  # of one content
             self.begun = self.begun or seed
-        torch.manual_seed(self.begun if kind in LINES else seed)
+        seed_draws(self.begun if kind in LINES else seed, self.device)
         kind, within = kind.removesuffix(OF_ITS_RANGE), kind.endswith(OF_ITS_RANGE)
         kind, of_its_side = kind.removesuffix(OF_ITS_SIDE), kind.endswith(OF_ITS_SIDE)
         kind, end = (ENDS, kind.removeprefix(ENDS)) if kind.startswith(ENDS) else (kind, "")

@@ -32,6 +32,7 @@ from rag_kernels.eval.numerics.oracle import (
     double_factories,
     doubled,
     right_answer,
+    seed_draws,
     strict_precision,
     tensors,
     vary,
@@ -66,7 +67,7 @@ class ExaminedModule:
         module = load_module(fp.problem.name, fp.problem.source, device=str(device))
         self.get_inputs = module.get_inputs
         with device:
-            torch.manual_seed(seed)
+            seed_draws(seed, device)
             self.model = module.Model(*module.get_init_inputs()).to(device)
             self.leaves, self.tree = pytree.tree_flatten(list(module.get_inputs()))
         self.model.requires_grad_(False)
@@ -86,7 +87,7 @@ class ExaminedModule:
     def inputs(self) -> Values:
         """Return the problem's own inputs, drawn anew."""
         self.draws += 1
-        torch.manual_seed(self.seed + self.draws)
+        seed_draws(self.seed + self.draws, self.device)
         with self.device:
             leaves = pytree.tree_leaves(list(self.get_inputs()))
         return {a.name: in_float32(leaves[int(a.path)].to(self.device)) for a in self.fp.tensors if a.role == "input"}

@@ -27,6 +27,8 @@ from rag_kernels.eval.traits.steps import PRODUCTS, SUMS
 
 SCALE = 16.0
 TABLE = 4 * BLOCK
+EXACT = names(lambda op: op.exact)
+FEW = TABLE >> 6  # numbers, which are drawn sooner than the table is
 Change = Callable[[torch.Tensor], torch.Tensor]
 MATMUL_LIKE = re.compile(
     r"_?(add|badd)?(b?mm|bmm|mv|dot|vdot|addr)|linear\w*|\w*conv\w*|\w*scaled_dot_product\w*|\w*(rnn|lstm|gru)\w*"
@@ -178,14 +180,16 @@ class RoundingNoise(Perturbed):  # type: ignore[no-untyped-call]
         super().__init__(
             operands=lower if operands else None,
             results=noisy,
-            spared=names(lambda op: op.exact),
+            spared=EXACT,
             exact_stays=exact_stays,
         )
 
 
 class Chance:
-    """Normal random numbers to move tensors by. On a CPU each block finds its own at a place of a table that is drawn
-    for it: a number drawn for each element would take longer than the operator whose rounding it stands for."""
+    """Normal random numbers to move tensors by. On a CPU each block, if it is not small, finds its own at a place of a
+    table that is drawn for all: a number drawn for each element would take longer than the operator whose rounding it
+    stands for.
+    """
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
@@ -214,7 +218,7 @@ class Chance:
         return value
 
     def _numbers(self, part: torch.Tensor) -> torch.Tensor:
-        if part.is_cuda:
+        if part.is_cuda or part.numel() <= FEW:
             return torch.randn(part.shape, generator=self._generator, device=part.device).to(part.dtype)
         if part.dtype not in self._tables:
             self._tables[part.dtype] = torch.randn(TABLE, generator=self._generator).to(part.dtype)

@@ -99,11 +99,21 @@ class Worker:
 
     `pid` is the child's number for the warm parent; in a sandbox it is another one outside. A child that `is_single`
     starts no other process: it is stopped and looked at without the warm parent, where its number here is known.
+    `memory_bytes` is what its process tree may take; None where nothing bounds it.
     """
 
-    def __init__(self, workers: Workers, channel: Channel, pid: int, log_fd: int, *, is_single: bool) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        channel: Channel,
+        pid: int,
+        log_fd: int,
+        *,
+        is_single: bool,
+        memory_bytes: int | None = None,
+    ) -> None:
         self._workers, self._channel, self._log_fd = workers, channel, log_fd
-        self.pid = pid
+        self.pid, self.memory_bytes = pid, memory_bytes
         self._here = seen_from_here(workers._process.pid, pid) if is_single else None
         self._elsewhere: int | None = None  # the same for others, when it has been looked for
         self._stands = False
@@ -371,7 +381,8 @@ class Workers:
         }
         reply = self._ask(request, [theirs.fileno(), log_fd])
         theirs.close()
-        return Worker(self, Channel(ours), reply["pid"], log_fd, is_single=self._filtered and not may_fork)
+        single = self._filtered and not may_fork
+        return Worker(self, Channel(ours), reply["pid"], log_fd, is_single=single, memory_bytes=memory_bytes)
 
     def spare(
         self,

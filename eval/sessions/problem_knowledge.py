@@ -5,6 +5,7 @@ Comes in: what `session_pool.Sessions` found out. Goes out: one record for the t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,7 +34,8 @@ class Leader:
 class FoundSizes:
     """The problem at other sizes, each of which is found and opened when first asked for.
 
-    `found` gives None where there is no such size, and may give one several times.
+    `found` gives None where there is no such size, and may give one several times. One that rests is opened anew where
+    it is asked for again.
     """
 
     def __init__(
@@ -41,10 +43,23 @@ class FoundSizes:
     ) -> None:
         self._found, self._open = found, open_session
         self._opened: list[ProblemSession] = []
+        self._waiting: deque[FunctionalProblem | None] = deque()  # found, and not asked for yet
+
+    def find_next(self) -> bool:
+        """Find the next one without opening it; return False if there is none."""
+        for fp in self._found:
+            self._waiting.append(fp)
+            return True
+        return False
 
     def __iter__(self) -> Iterator[ProblemSession]:
-        yield from self._opened
-        for fp in self._found:
+        for at, session in enumerate(self._opened):
+            if session.rests:
+                self._opened[at] = self._open(session.fp)
+                session.close()
+            yield self._opened[at]
+        while self._waiting or self.find_next():
+            fp = self._waiting.popleft()
             if fp is not None and all(fp.problem.id != s.fp.problem.id for s in self._opened):
                 self._opened.append(self._open(fp))
                 yield self._opened[-1]
@@ -129,6 +144,14 @@ class ProblemKnowledge:
             return ()
         self.named.append(self.at_named(wholes))
         return self.named[-1]
+
+    def find_ahead(self, until: Callable[[], bool]) -> None:
+        """Find the problem at sizes at which a kernel will be tried that refuses none, until something has ended."""
+        few = self.few.get("all")
+        sizes = (self.least, self.between, self.square, self.multiples, self.tiles, self.drawn, few, self.grown)
+        for some in sizes:
+            while some is not None and not until() and some.find_next():
+                pass
 
     def close(self) -> None:
         opened = (self.small, self.session)

@@ -50,7 +50,7 @@ class ReferenceWorker:
             )
         self.fp, self.device, self.limits = fp, resources.device, resources.limits
         self.workers, self.candidate_workers = resources.workers, resources.candidate_workers
-        self._idle, self._rests = resources.idle, False  # see `rest`
+        self._idle, self.rests = resources.idle, False  # see `rest`
         self.device_lock = resources.device_lock
         self.rng = random.SystemRandom()
         self.specs = [a.spec for a in fp.tensors]
@@ -92,7 +92,7 @@ class ReferenceWorker:
             seed=self.rng.getrandbits(40),
         )
         fds = [self.content.fd, self.submitted.fd]
-        worker = self._idle.pop() if self._idle else self._new_worker()
+        worker = self._idle_worker() or self._new_worker()
         try:
             self.opened, _ = _exchange(worker, message, Opened, deadline_s=self.limits.open_s, fds=fds)
         except WorkerFailed as failure:
@@ -100,10 +100,20 @@ class ReferenceWorker:
             raise self.problem_error("could not be set up", failure) from failure
         return worker
 
+    def _idle_worker(self) -> Worker | None:
+        """Take a worker that others are done with, if one may have as much memory as this problem may take."""
+        idle, most = self._idle or [], self._most_bytes or 0
+        at = next((i for i, one in enumerate(idle) if one.memory_bytes is None or one.memory_bytes >= most), None)
+        return None if at is None else idle.pop(at)
+
+    @property
+    def _most_bytes(self) -> int | None:
+        """What a worker may take: a power of two, which is enough for other sizes, too."""
+        return None if self.on_gpu else 1 << (3 * self.memory_bytes).bit_length()
+
     def _new_worker(self) -> Worker:
-        memory = None if self.on_gpu else 3 * self.memory_bytes
         role = "rag_kernels.eval.children.reference:serve" + "_cuda" * self.on_gpu
-        worker = self.workers.spawn(role, memory_bytes=memory, limit_address_space=False)
+        worker = self.workers.spawn(role, memory_bytes=self._most_bytes, limit_address_space=False)
         if self.on_gpu:  # the next session, of another size perhaps, finds a GPU's context made
             self.workers.spare(role, limit_address_space=False)
             try:  # a context takes seconds where many are made, and no turn
@@ -115,9 +125,9 @@ class ReferenceWorker:
         return worker
 
     def rest(self) -> None:
-        """Let another session have the worker, whose context on a GPU takes seconds to make: nothing more is asked."""
-        if self._idle is not None and not self._rests:
-            self._rests = True
+        """Let another session have the worker, since a new one takes time, on a GPU seconds: nothing more is asked."""
+        if self._idle is not None and not self.rests:
+            self.rests = True
             self._idle.append(self.worker)
 
     def problem_error(self, what: str, failure: WorkerFailed) -> ProblemError:
@@ -178,7 +188,7 @@ class ReferenceWorker:
             self._shared = None
 
     def close(self) -> None:
-        if not self._rests:
+        if not self.rests:
             self.worker.close()
         self.unshare()
         for arena in (self.content, self.submitted):

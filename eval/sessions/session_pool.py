@@ -97,7 +97,7 @@ class Sessions:
         device_lock: DeviceLock | None = None,
         idle: list[Worker] | None = None,
     ) -> ProblemSession:
-        """Open a session of its own, to be closed by who asked for it; on a GPU with a worker that is `idle`."""
+        """Open a session of its own, to be closed by who asked for it; with a worker that is `idle`, if any."""
         resources = Resources(
             workers=self.workers,
             candidate_workers=self.candidate_workers,
@@ -105,7 +105,7 @@ class Sessions:
             limits=limits or self.limits,
             device_lock=device_lock or self.device_lock,
             keep=self.keep,
-            idle=idle if self.device.backend == "cuda" else None,
+            idle=idle,
         )
         return ProblemSession(fp, resources)
 
@@ -237,7 +237,8 @@ class Sessions:
         """Add the problem's admission, and the problem at other sizes; `opened` closes them if one cannot be opened."""
         fp, admission = session.fp, self._compare_as_admitted(session)
         if small is None:
-            small = session if takes_special(fp) else self._small(fp, opened, idle)
+            # On a CPU its worker has more to do when the sanitizers have ended.
+            small = session if takes_special(fp) else self._small(fp, opened, idle if session.on_gpu else None)
         if small is not None and small is not session:
             self._compared(small)
 
@@ -297,7 +298,7 @@ class Sessions:
         left = self._lazily(fp, [Rest(rest, TILE) for rest in rests(rng)])
         return replace(
             known,
-            least=FoundSizes(chain(self._lazily(fp, ["tiny"]), left), self._small_or_gross),
+            least=FoundSizes(chain(self._lazily(fp, ["tiny"]), left), partial(self._small_or_gross, idle=idle)),
             between=self._gross_at(fp, (Between(3, 2),), idle),
             tiles=self._gross_at(fp, tiles(rng), idle),
             tiled=[[self._of_tiles(session, number, of, idle) for of in UNITS] for number in range(MOST_TILED)],
@@ -338,10 +339,10 @@ class Sessions:
         limits = replace(self.limits, draws=1, without=self.limits.without | {"zero-mean draw"})
         return self.new(fp, limits=limits, idle=idle)
 
-    def _small_or_gross(self, fp: FunctionalProblem) -> ProblemSession:
+    def _small_or_gross(self, fp: FunctionalProblem, idle: list[Worker] | None) -> ProblemSession:
         """Open a session at the least sizes: all but the first of them have longer rows."""
         first = any(fp is other for (_, sizes), other in self._other_sizes.items() if sizes == "tiny")
-        return self._compared(self.new(fp)) if first else self._gross(fp)
+        return self._compared(self.new(fp, idle=idle)) if first else self._gross(fp, idle)
 
     def _compared(self, session: ProblemSession) -> ProblemSession:
         """Compare at another size by the noise there where a lower precision is allowed."""

@@ -224,6 +224,8 @@ class OtherSizes:
                 return True
             right += 1
             self.tiny = self.tiny or session
+            if session is not self.tiny:
+                session.rest()
             if perf_counter() - begun > MOST_RESTS_S:
                 break
         self.found.checks += [f"{right} {LEAST.name}"] * bool(right)

@@ -105,8 +105,15 @@ class UnderSanitizers:
                     made += [(session, calls)] * bool(calls)
         calls_of = [calls for _, calls in made]
         run = partial(sanitize, programs, workers, calls_of, on_gpu=self.session.on_gpu, recorded=recorded)
-        reports = run() if self.session.limits.sanitizers_in_turn else self._beside(baselines, run)
+        reports = self._meanwhile(run) if self.session.limits.sanitizers_in_turn else self._beside(baselines, run)
         return self._take_reports([session for session, _ in made], reports, left_out)
+
+    def _meanwhile(self, run: Callable[[], list[Report]]) -> list[Report]:
+        """Run the tools while it is found how the problem is written at sizes that come later."""
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            running = pool.submit(run)
+            self.known.find_ahead(running.done)
+            return running.result()
 
     def _beside(self, baselines: Callable[[], None], run: Callable[[], list[Report]]) -> list[Report]:
         """Run the tools while the baselines are prepared, and others may compute and time."""
