@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import operator
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,8 @@ import pytest
 import torch
 from factories import attempt, passed
 from support.kept import kept_judge, kept_workers
-from torch.utils._pytree import tree_leaves, tree_map
+from support.run_nodes import run_nodes
+from torch.utils._pytree import tree_leaves
 
 from rag_kernels.eval.build.candidate_form import Forbidden, check_composed
 from rag_kernels.eval.build.composed_forward import composed_forward
@@ -185,25 +184,8 @@ def test_a_loss_by_classes_saves_what_its_rows_come_to() -> None:
     x, t = torch.randn(6, 9) * 30 + 1000, torch.tensor([0, 8, -100, 3, 3, 1])
     given = [torch.tensor(0.7), x, t]
     assert len(step.nodes) != len(apart.nodes)
-    for theirs, ours in zip(_run(step, given), _run(apart, given), strict=True):
+    for theirs, ours in zip(run_nodes(step, given), run_nodes(apart, given), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
-def _run(fp: FunctionalProblem, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Run the nodes themselves: a rewrite changes these, and not the source."""
-    known: dict[str, Any] = {a.name: value for a, value in zip(fp.tensors, given, strict=True)}
-
-    def told(value: Any) -> Any:
-        if isinstance(value, Ref):
-            return known[value.name]
-        return getattr(torch, value[6:]) if isinstance(value, str) and value.startswith("torch.") else value
-
-    for node in fp.nodes:
-        args, kwargs = tree_map(told, (node.args, dict(node.kwargs)))
-        name, _, overload = node.op.removeprefix("aten.").partition(".")
-        function = operator.getitem if name == "getitem" else getattr(getattr(torch.ops.aten, name), overload)
-        known[node.name] = function(*args, **kwargs)
-    return [known[name] for name in fp.results]
 
 
 def test_what_is_saved_is_a_parameter_of_the_writer(step: FunctionalProblem) -> None:
@@ -421,8 +403,8 @@ def test_gradients_of_means_of_windows_and_of_signs_are_fused() -> None:
     assert step.verified and plan is not None and not plan.stopped and not plan.library
 
 
-def test_pieces_that_a_library_returned_are_saved_as_kernels_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Generated functions of the backward take what is saved for contiguous, as every argument."""
+def test_what_pieces_are_of_is_saved_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generated functions of the backward take what is saved for contiguous, as every argument; pieces cost nothing."""
     monkeypatch.delitem(RULES, "split")
     text = "import torch\nModel = torch.nn.GRUCell\ndef get_init_inputs(): return [4, 6]\n"
     text += "def get_inputs(): return [torch.randn(5, 4), torch.randn(5, 6)]\n"
@@ -434,7 +416,7 @@ def test_pieces_that_a_library_returned_are_saved_as_kernels_read_them(monkeypat
     exec(plan.candidate.source.split("'''")[2], names)
     given = [torch.randn(a.spec.shape) for a in step.tensors[1:]]
     _, saved = names["forward"](*given, **dict(step.constants))
-    assert len(saved) == 6 and all(one.is_contiguous() for one in saved)
+    assert len(saved) == 2 and all(one.is_contiguous() for one in saved)
 
 
 def test_an_argument_may_be_called_as_the_gradient_is() -> None:

@@ -160,7 +160,7 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("max min", replace(_REDUCTION, exact=True, tells_equals_apart=True, takes_first=True, largest=True)),
     ("argmax argmin", replace(_INDEX_OF_LARGEST, reads_in_part=True)),
     ("softmax log_softmax", replace(_REDUCTION, in_functional=True, largest=True)),
-    ("_softmax _log_softmax", Operator(largest=True)),
+    ("_softmax _log_softmax _safe_softmax", Operator(largest=True)),
     ("logcumsumexp", Operator(largest=True, parted=True)),
     ("quantile", Operator()),
     ("cummax cummin argsort median mode msort kthvalue", Operator(tells_equals_apart=True)),

@@ -28,13 +28,12 @@ from rag_kernels.offline.cuda.elements.vectorized import KEPT_BYTES
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.multi_block_rows import MAX_ROW_ELEMENTS
 from rag_kernels.offline.foreign_kernel import Foreign, is_foreign
-from rag_kernels.offline.fusion.attention import find_sites, lowered_with_attention
+from rag_kernels.offline.fusion.attention import find_sites
 from rag_kernels.offline.fusion.attention_heads import fix_heads
 from rag_kernels.offline.fusion.common_values import shared
 from rag_kernels.offline.fusion.compared_exactly import compared_exactly
 from rag_kernels.offline.fusion.components import with_components_apart
 from rag_kernels.offline.fusion.layouts import laid_as_read
-from rag_kernels.offline.fusion.loops import key_of
 from rag_kernels.offline.fusion.online_reduction import one_pass
 from rag_kernels.offline.fusion.parts import Split
 from rag_kernels.offline.fusion.pieces import read_in_pieces
@@ -42,19 +41,23 @@ from rag_kernels.offline.fusion.planner import Planner
 from rag_kernels.offline.fusion.product_statistics import with_grouped_columns
 from rag_kernels.offline.fusion.quantised import with_quantised
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
-from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, RecurrentRegion, Region, reads_of
+from rag_kernels.offline.fusion.recognised import lowered_with_attention
+from rag_kernels.offline.fusion.regions import (
+    AttentionRegion,
+    ChainedRegion,
+    Region,
+)
 from rag_kernels.offline.fusion.rematerialize import with_shared_values, without_rematerialization
 from rag_kernels.offline.graph.cells import with_cells_written_out
 from rag_kernels.offline.graph.complex_parts import with_parts_of_complex
 from rag_kernels.offline.graph.decompositions import with_decompositions
 from rag_kernels.offline.graph.gates import with_gates_apart
-from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.graph.row_statistics import with_row_statistics
 from rag_kernels.offline.graph.small_numbers import tells_small_from_zero
+from rag_kernels.offline.graph.softmax_gradients import GRADIENTS, sites_by_rows, with_row_totals
 from rag_kernels.offline.graph.training_step import EVERYTHING, NOTHING, halves
-from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
-from rag_kernels.offline.ir.parameters import Number, whole_of
+from rag_kernels.offline.ir.parameters import Number
 from rag_kernels.offline.ir.wellformed import Checker
 from rag_kernels.offline.lowering.coverage import RULES
 from rag_kernels.offline.lowering.lower import FEW_AGAIN, MANY_AGAIN, MANY_LANES, WRITTEN_OUT, Lowering
@@ -62,6 +65,7 @@ from rag_kernels.offline.lowering.steps import Library, Lowered
 from rag_kernels.offline.lowering.which_products import PRODUCTS, ours_of_complex, product_rules
 from rag_kernels.offline.tuning import END as PARAMETERS_END
 from rag_kernels.offline.tuning import Parameters
+from rag_kernels.offline.used_steps import grouped, needed_after, reads, used
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ def write(
     fp = spelled_out(fp, parameters.products, backend)
     if fp.step is not None:
         return write_step(fp, parameters, foreign=foreign, bare=bare)
-    made = planned(fp, parameters)
+    made = planned(told_by_rows(fp, parameters), parameters)
     regions = made.regions
     if not regions and not foreign and not bare:
         return None
@@ -116,12 +120,24 @@ def spelled_out(fp: FunctionalProblem, products: int, backend: Backend) -> Funct
     return with_decompositions(fp, RULES.keys() | product_rules(2, backend).keys())
 
 
+def told_by_rows(fp: FunctionalProblem, parameters: Parameters) -> FunctionalProblem:
+    """Return the problem with gradients of attention by rows, where kernels of ours take all of them so."""
+    by_rows = with_row_totals(fp) if isinstance(parameters, CudaParameters) and parameters.attention else fp
+    if by_rows is fp:
+        return fp
+    parts = [by_rows] if fp.step is None else [(both := halves(by_rows, parameters.saving)).forward, both.backward]
+    regions = [region for part in parts for region in planned(part, parameters).regions]
+    totals = sum(isinstance(region, AttentionRegion) and bool(region.attended.total) for region in regions)
+    weighed = sum(len(region.chained.outer) for region in regions if isinstance(region, ChainedRegion))
+    return by_rows if weighed == GRADIENTS * totals and totals == sites_by_rows(by_rows) else fp
+
+
 def write_step(
     fp: FunctionalProblem, parameters: Parameters, *, foreign: Sequence[Foreign] = (), bare: bool = False
 ) -> Plan | None:
     """Return the plan of a training step: a forward and a backward with what the parameters say is saved between."""
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
-    made = halves(with_row_statistics(fp), parameters.saving)
+    made = halves(told_by_rows(with_row_statistics(fp), parameters), parameters.saving)
     first, second = planned(made.forward, parameters), planned(made.backward, parameters)
     regions = first.regions + second.regions
     if not regions and not foreign and not bare:
@@ -186,7 +202,11 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     recurs = backend == "cuda"
     lanes = MANY_LANES if isinstance(parameters, CudaParameters) and parameters.tensor else 0
     begin = partial(Lowering, fp, free=parameters.free_sizes, short=short, again=again, recurs=recurs, lanes=lanes)
-    lowered = lowered_with_attention(begin, rules) if parameters.attention else begin().run(rules)
+    if parameters.attention:
+        apart = lambda names: begin(apart=names)  # noqa: E731
+        lowered = lowered_with_attention(fp, apart, rules, chained=backend == "cuda")
+    else:
+        lowered = begin().run(rules)
     lowered = with_shared_values(read_in_pieces(lowered))
     specs = dict(lowered.buffers)
     checker = Checker(specs)
@@ -281,32 +301,6 @@ def has_products(fp: FunctionalProblem, plan: Plan | None, parameters: Parameter
     return named or (plan is not None and not {"product", "attention"}.isdisjoint(plan.schedules))
 
 
-def used(steps: Sequence[Region | Library], results: Sequence[str]) -> list[Region | Library]:
-    """Return the steps without the regions, and the stores of regions, that nobody reads."""
-    needed, kept = set(results), list[Region | Library]()
-    for step in reversed(steps):
-        if isinstance(step, Region):
-            if not needed & step.written.keys():
-                continue
-            step = without_unread(step, needed)
-        needed |= reads(step)
-        kept.append(step)
-    return kept[::-1]
-
-
-def without_unread(region: Region, needed: set[str]) -> Region:
-    """Return the region without stores that nobody reads: what it was fused with has these values in registers."""
-    stores = {b: v for b, v in region.stores.items() if whole_of(b) in needed}
-    if isinstance(region, OrderRegion | RecurrentRegion):
-        return replace(region, stores=stores)
-    values = tuple(ir.walk(*stores.values()))
-    read = {v.buffer for v in values if isinstance(v, ir.Load)}
-    loops = {leaf for v in values if isinstance(v, ir.Reduce | ir.Scan) for leaf in key_of(v)[1]}
-    if type(region) is not Region or read & region.written.keys() or not loops >= set(region.reduced):
-        return region
-    return replace(region, stores=stores, slots={b: s for b, s in region.slots.items() if b in stores})
-
-
 def library_operators(steps: Sequence[Region | Library]) -> tuple[str, ...]:
     """Return the base names of the operators that stay with PyTorch; views are free and are not counted."""
     names = [base_name(s.node.op) for s in steps if isinstance(s, Library) and not is_foreign(s.node)]
@@ -325,7 +319,7 @@ def schedules_of(regions: Sequence[Region]) -> tuple[str, ...]:
 
 def schedule_of(region: Region) -> str:
     """Return the schedule by which a region runs, which both languages print."""
-    if isinstance(region, AttentionRegion):
+    if isinstance(region, AttentionRegion | ChainedRegion):
         return "attention"
     return "product" if find_contraction(region, Names()) else build_nest(region, Names()).schedule
 
@@ -421,34 +415,6 @@ def python_function(name: str, fp: FunctionalProblem, lines: Sequence[str], argu
 def tuple_of(names: Sequence[str]) -> str:
     """Return a tuple as Python spells it."""
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
-
-
-def grouped(steps: list[Region | Library]) -> list[list[Region] | Library]:
-    """Return the steps with neighbouring regions joined into lists, each of which becomes one function."""
-    out: list[list[Region] | Library] = []
-    for step in steps:
-        if isinstance(step, Library):
-            out.append(step)
-        elif out and isinstance(out[-1], list):
-            out[-1].append(step)
-        else:
-            out.append([step])
-    return out
-
-
-def reads(step: Region | Library) -> set[str]:
-    """Return the buffers that a step reads."""
-    if isinstance(step, Library):
-        return {*refs(step.node.args), *refs(tuple(v for _, v in step.node.kwargs))}
-    return reads_of(step)
-
-
-def needed_after(run: list[Region], readers: Mapping[str, int], results: Sequence[str]) -> set[str]:
-    """Return the buffers of these regions that other steps or the results read; `readers` has how many steps read
-    each.
-    """
-    own = Counter(buffer for region in run for buffer in reads_of(region))
-    return {b for region in run for b in region.written if b in results or readers.get(b, 0) > own[b]}
 
 
 def allocate(spec: TensorSpec, fp: FunctionalProblem, shape: str = "") -> str:

@@ -13,61 +13,25 @@ from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.fusion.attention_operands import peeled
 from rag_kernels.offline.fusion.bands import Band, Limit, bound_text, split_bands
-from rag_kernels.offline.fusion.regions import AttentionRegion
+from rag_kernels.offline.fusion.regions import AttentionRegion, OwnText
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import Operator
 
 
 @dataclass(slots=True)
-class AttentionNest:
-    """The loops of an attention by their parts. Each has an index in C, that of its part taken apart.
+class TileNest:
+    """Loops by their parts, of which each has an index in C: that of its part taken apart.
 
-    `factor` has the numbers by which a product becomes a score where that is all, with the operators in front of them;
-    None where the score is another expression.
+    Rows stay in place, keys are walked along; outside of `bands` and `limits` a key is nothing to a row.
     """
 
-    region: AttentionRegion
+    region: OwnText
     names: Names
     batch: tuple[ir.Atom, ...] = ()
     rows: tuple[ir.Atom, ...] = ()
     keys: tuple[ir.Atom, ...] = ()
-    depth: tuple[ir.Atom, ...] = ()
-    columns: tuple[ir.Atom, ...] = ()
     bands: tuple[Band, ...] = ()
     limits: tuple[Limit, ...] = ()
-    score: ir.Value | None = None
-    seen: bool = False  # whether each row must have a key
-    factor: list[tuple[Operator, ir.Const]] | None = None
-    q: Access = field(default_factory=lambda: Access({}, {}, []))
-    k: Access = field(default_factory=lambda: Access({}, {}, []))
-    v: Access = field(default_factory=lambda: Access({}, {}, []))
-    out: Access = field(default_factory=lambda: Access({}, {}, []))
-
-    @classmethod
-    def of(cls, region: AttentionRegion, names: Names) -> AttentionNest:
-        """Return the nest of a region. A row of a band is the outermost of the rows, so that neighbours see alike."""
-        a = region.attended
-        nest = cls(region, names)
-        every = ir.leaves(atom for group in a.dims for atom in group)
-        with_keys = ir.tree_atoms(a.k) | ir.tree_atoms(a.v)
-        nest.keys, nest.depth, nest.columns = (ir.leaves(group) for group in (a.keys, a.depth, a.columns))
-        nest.batch = tuple(x for x in every if x in with_keys and x not in nest.columns)
-        rows = [x for x in every if x not in with_keys]
-        found, nest.score, nest.seen = split_bands(a)
-        nest.bands = tuple(band for band in found if isinstance(band, Band))
-        nest.limits = tuple(limit for limit in found if isinstance(limit, Limit))
-        if len({(band.row, band.key) for band in nest.bands}) > 1 or len(nest.keys) > 1:
-            nest.bands, nest.limits, nest.score, nest.seen = (), (), a.score, False
-        first = {band.row for band in nest.bands}
-        nest.rows = tuple(sorted(rows, key=lambda x: x not in first))
-        try:
-            load, nest.factor = peeled(nest.score)
-            nest.factor = nest.factor if load is a.scores else None
-        except ir.Unfusable:
-            nest.factor = None
-        nest.q, nest.k, nest.v = (access_of(x.stored, x.index, names) for x in (a.q, a.k, a.v))
-        nest.out = store_access(region, a.buffer, names)
-        return nest
 
     def index(self, leaf: ir.Atom) -> str:
         """Return the name of a loop's index in C."""
@@ -110,11 +74,6 @@ class AttentionNest:
                 return None
         return text_of(last)
 
-    @property
-    def expressions(self) -> list[ir.Value]:
-        """Return what is computed beside the products: the score, and what limits the keys."""
-        return [self.score or self.region.attended.score, *(limit.value for limit in self.limits)]
-
     def limit_values(self, printer: Printer, most: str) -> list[str]:
         """Return for each limit, as C, the first key that it forbids, or the first that it allows: `most` keeps it from
         being below 0."""
@@ -132,6 +91,77 @@ class AttentionNest:
             if limit.after == after:
                 text = f"{least if after else most}(limit{number}, {text})"
         return text
+
+    def bounds(self, row: list[str]) -> list[str]:
+        """Return the functions of CUDA that say which keys a row may see; `row` takes a row's index apart."""
+        lines = list[str]()
+        for name, after, start in (("first", False, "0"), ("end", True, self.names.product(self.keys))):
+            text = f"int64_t({start})"
+            for band in self.bands:
+                if band.after == after:
+                    edge = f"{self.index(band.row)} + {self.band_bound(band)} + 1"
+                    edge = edge if after else f"{self.index(band.row)} - ({self.band_bound(band)})"
+                    text = f"{'attend::least' if after else 'attend::most'}_of(int64_t({edge}), {text})"
+            text = self.limited(text, after=after, least="attend::least_of", most="attend::most_of")
+            lines.append(
+                f"const auto of_{name} = [&](int64_t i) {{ {' '.join(row) if self.bands else ''} return {text}; }};"
+            )
+        return lines
+
+    def band_bound(self, band: Band) -> str:
+        """Return a band's bound as C."""
+        return bound_text(band.names, band.bound)
+
+
+@dataclass(slots=True)
+class AttentionNest(TileNest):
+    """The loops of an attention by their parts.
+
+    `factor` has the numbers by which a product becomes a score where that is all, with the operators in front of them;
+    None where the score is another expression.
+    """
+
+    region: AttentionRegion
+    depth: tuple[ir.Atom, ...] = ()
+    columns: tuple[ir.Atom, ...] = ()
+    score: ir.Value | None = None
+    seen: bool = False  # whether each row must have a key
+    factor: list[tuple[Operator, ir.Const]] | None = None
+    q: Access = field(default_factory=lambda: Access({}, {}, []))
+    k: Access = field(default_factory=lambda: Access({}, {}, []))
+    v: Access = field(default_factory=lambda: Access({}, {}, []))
+    out: Access = field(default_factory=lambda: Access({}, {}, []))
+
+    @classmethod
+    def of(cls, region: AttentionRegion, names: Names) -> AttentionNest:
+        """Return the nest of a region. A row of a band is the outermost of the rows, so that neighbours see alike."""
+        a = region.attended
+        nest = cls(region, names)
+        every = ir.leaves(atom for group in a.dims for atom in group)
+        with_keys = ir.tree_atoms(a.k) | ir.tree_atoms(a.v)
+        nest.keys, nest.depth, nest.columns = (ir.leaves(group) for group in (a.keys, a.depth, a.columns))
+        nest.batch = tuple(x for x in every if x in with_keys and x not in nest.columns)
+        rows = [x for x in every if x not in with_keys]
+        found, nest.score, nest.seen = split_bands(a)
+        nest.bands = tuple(band for band in found if isinstance(band, Band))
+        nest.limits = tuple(limit for limit in found if isinstance(limit, Limit))
+        if len({(band.row, band.key) for band in nest.bands}) > 1 or len(nest.keys) > 1:
+            nest.bands, nest.limits, nest.score, nest.seen = (), (), a.score, False
+        first = {band.row for band in nest.bands}
+        nest.rows = tuple(sorted(rows, key=lambda x: x not in first))
+        try:
+            load, nest.factor = peeled(nest.score)
+            nest.factor = nest.factor if load is a.scores else None
+        except ir.Unfusable:
+            nest.factor = None
+        nest.q, nest.k, nest.v = (access_of(x.stored, x.index, names) for x in (a.q, a.k, a.v))
+        nest.out = store_access(region, a.buffer, names)
+        return nest
+
+    @property
+    def expressions(self) -> list[ir.Value]:
+        """Return what is computed beside the products: the score, and what limits the keys."""
+        return [self.score or self.region.attended.score, *(limit.value for limit in self.limits)]
 
     def scored(self, printer: Printer, product: str) -> tuple[list[str], str]:
         """Return the statements that make a score of a product, and the name of the result."""
@@ -164,7 +194,3 @@ class AttentionNest:
     def checks(self) -> list[str]:
         """Return what must hold at a call, as C."""
         return [f"{self.names[band.row]} <= {self.names[band.key]}" for band in self.bands[:1] if self.seen]
-
-    def band_bound(self, band: Band) -> str:
-        """Return a band's bound as C."""
-        return bound_text(band.names, band.bound)

@@ -12,10 +12,10 @@ import math
 from rag_kernels.offline.codegen.attention import AttentionNest
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
-from rag_kernels.offline.codegen.loop_nest import Access, text_of
+from rag_kernels.offline.codegen.loop_nest import Access, store_access, text_of
 from rag_kernels.offline.codegen.operator_texts import Form, on_gpu
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda.attention_hopper import HopperAttention
+from rag_kernels.offline.cuda.attention_hopper import LN2, HopperAttention
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.fusion.regions import AttentionRegion
@@ -49,7 +49,7 @@ class CudaAttention:
         self.storage = function.storage
         read = [a.q.buffer, a.k.buffer, a.v.buffer]
         read += [v.buffer for v in ir.walk(*self.nest.expressions) if isinstance(v, ir.Load) and v is not a.scores]
-        self.buffers = [*dict.fromkeys(read), a.buffer]
+        self.buffers = [*dict.fromkeys(read), *a.stored]
         small = all(math.prod(function.specs[b].shape) < 1 << 31 for b in self.buffers)
         self.index = "int" if small else "int64_t"
 
@@ -86,14 +86,14 @@ class CudaAttention:
         out = []
         for buffer in self.buffers:
             ctype = stored_type(self.storage[buffer], "cuda")
-            const = "" if buffer == self.region.attended.buffer else "const "
+            const = "" if buffer in self.region.attended.stored else "const "
             name = c_name(buffer)
             data = f"{name}_data" if buffer in self.function.scratch else f"{name}.data"
             out.append((f"{const}{ctype}*", f"{name}_p", data))
         leaves = [*self.nest.batch, *self.nest.rows, *self.nest.keys, *self.nest.depth, *self.nest.columns]
         values = [v for v in ir.walk(*self.region.stores.values()) if isinstance(v, ir.Load)]
         leaves += [leaf for v in values for group in v.stored for leaf in ir.leaves(group)]
-        leaves += [leaf for group in self.region.attended.dims for leaf in ir.leaves(group)]
+        leaves += [leaf for dims in self.region.attended.stored.values() for g in dims for leaf in ir.leaves(g)]
         leaves += [leaf for v in ir.walk(*self.nest.expressions) if isinstance(v, ir.Index) for leaf in ir.own_atoms(v)]
         for name in dict.fromkeys(self.names[leaf] for leaf in leaves):
             out.append((f"const {self.index}", name, f"{self.index}({name})"))
@@ -116,7 +116,7 @@ class CudaAttention:
             where = f"return {name[0]}_at + {nest.offset(access, part)};"
             lines += [f"const auto of_{name} = [&](int64_t {index}) {{ {' '.join([*apart, where])} }};"]
         lines += [f"const int64_t limit{n} = {text};" for n, text in enumerate(self.limits())]
-        return [*lines, *self.bounds(row), *self.score(row, key)]
+        return [*lines, *nest.bounds(row), *self.score(row, key)]
 
     def limits(self) -> list[str]:
         """Return the keys at which a batch's limits stand, as C."""
@@ -127,22 +127,6 @@ class CudaAttention:
     def form(self) -> Form:
         """Return how operators are written: weights of sixteen bits need no last bits of a score."""
         return on_gpu(near=self.sixteen)
-
-    def bounds(self, row: list[str]) -> list[str]:
-        """Return the functions that say which keys a row may see."""
-        nest, lines = self.nest, list[str]()
-        for name, after, start in (("first", False, "0"), ("end", True, nest.names.product(nest.keys))):
-            text = f"int64_t({start})"
-            for band in nest.bands:
-                if band.after == after:
-                    edge = f"{nest.index(band.row)} + {nest.band_bound(band)} + 1"
-                    edge = edge if after else f"{nest.index(band.row)} - ({nest.band_bound(band)})"
-                    text = f"{'attend::least' if after else 'attend::most'}_of(int64_t({edge}), {text})"
-            text = nest.limited(text, after=after, least="attend::least_of", most="attend::most_of")
-            lines.append(
-                f"const auto of_{name} = [&](int64_t i) {{ {' '.join(row) if nest.bands else ''} return {text}; }};"
-            )
-        return lines
 
     def score(self, row: list[str], key: list[str]) -> list[str]:
         """Return the function that makes a score of a product: in powers of two, or as `unit` has it."""
@@ -166,7 +150,7 @@ class CudaAttention:
         Of the differences, not of the scores: what is masked with the least number would be infinite, and a row of
         nothing else has equal weights.
         """
-        return "1.0f" if self.nest.factor is not None else f"{LOG2E}f"
+        return "1.0f" if self.powers_of_two else f"{LOG2E}f"
 
     def put(self) -> list[str]:
         """Return the function that stores an element of a row's result."""
@@ -176,11 +160,27 @@ class CudaAttention:
         empty = "NAN" if math.isnan(a.empty) else f"{a.empty!r}f"
         place = f"{c_name(a.buffer)}_p[{nest.offset(nest.out, nest.batch, nest.rows)} + e * ({column})]"
         return [
-            "const auto of_put = [&](int64_t i, int64_t e, float total, float all, float share) {",
+            "const auto of_put = [&](int64_t i, int64_t e, float total, float top, float all, float share) {",
             *indent(nest.apart("i", nest.rows)),
             f"  {place} = all == 0.0f ? {empty} : total * share;",
+            *(
+                [f"  if (e == 0) {self.total(f'top * {LN2}' if self.powers_of_two else 'top', 'all')}"]
+                if a.total
+                else []
+            ),
             "};",
         ]
+
+    def total(self, top: str, all_: str) -> str:
+        """Return the statement that stores the logsumexp of a row's scores, of their largest and the sum behind it."""
+        a, access = self.region.attended, store_access(self.region, self.region.attended.total, self.names)
+        place = self.nest.offset(access, self.nest.batch, self.nest.rows)
+        return f"{c_name(a.total)}_p[{place}] = {top} + logf({all_});"
+
+    @property
+    def powers_of_two(self) -> bool:
+        """Return whether scores are in powers of two: where they are products times a number."""
+        return self.nest.factor is not None
 
     def text(self, name: str, needs: Needs) -> tuple[list[str], list[str]]:
         """Return the kernels and the statements that launch them."""
@@ -226,7 +226,7 @@ class CudaAttention:
             f"  const int64_t each = (parts + splits - 1) / splits * {self.keys};",
             "  low += split * each, high = attend::least_of(high, low + each);",
             "  const auto give = [&](int64_t i, int64_t e, float total, float top, float all, float share) {",
-            "    if (splits == 1) return of_put(i, e, total, all, share);",
+            "    if (splits == 1) return of_put(i, e, total, top, all, share);",
             "    const int64_t at = (b * rows + i) * splits + split;",
             "    const int64_t of_all = int64_t(gridDim.x / tiles / splits) * rows * splits;",
             "    if (e == 0) scratch_p[at] = top, scratch_p[of_all + at] = all;",
@@ -250,7 +250,7 @@ class CudaAttention:
             "  const float* const at = scratch_p + blockIdx.x * splits;",
             f"  const float* const parts = scratch_p + 2 * of_all + blockIdx.x * splits * {self.columns};",
             f"  attend::join<{self.columns}>(at, at + of_all, parts, int(splits), {self.unit},",
-            "      [&](int e, float total, float all) { of_put(i, e, total, all, 1.0f / all); });",
+            "      [&](int e, float total, float top, float all) { of_put(i, e, total, top, all, 1.0f / all); });",
             "}",
         ]
 

@@ -22,6 +22,7 @@ ROOM = 227 << 10  # bytes of shared memory of a block
 SPARE = 1024 + 512  # for alignment, and for barriers
 KEYS = (128, 96, 64)  # of a tile: the most that fit
 NEARLY = 1.15  # rows of tiles of three warpgroups beside those of two, at which three are taken
+LN2 = "0.6931471805599453f"
 REGISTERS = 176  # of a thread, for its sums of values, a tile's scores, and these as weights
 
 BODY = """\
@@ -209,6 +210,7 @@ SCORE
       sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
       sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
       shrink[h] = 1.0f / sum[h];
+TOTALS
 #pragma unroll
       for (int i = 0; i < E / 2; ++i)
         if (((i >> 1) & 1) == h) o[i] = sum[h] == 0.0f ? EMPTY : o[i] * shrink[h];
@@ -314,6 +316,17 @@ class HopperAttention:
         needs.copy_engine = True
         needs.columns |= {self.keys, self.columns}
 
+    def totals(self) -> list[str]:
+        """Return the statements that store the logsumexp of the scores of a thread's rows, where that is wanted."""
+        if not self.of.region.attended.total:
+            return []
+        top = f"top[h] * of_products * {LN2}" if self.nest.factor is not None else "top[h]"
+        row = self.nest.index(self.nest.rows[0])
+        return [
+            f"const int64_t {row} = r + 8 * h;",
+            f"if (lane % 4 == 0 && {row} < rows) {self.of.total(top, 'sum[h]')}",
+        ]
+
     def text(self, name: str, declared: str, given: str) -> tuple[list[str], list[str], str]:
         """Return the kernel, the statements that launch it, and the condition under which it serves."""
         of, nest, a, names = self.of, self.nest, self.of.region.attended, self.of.names
@@ -340,6 +353,7 @@ class HopperAttention:
             for value in ("top[h]", "s[c]"):
                 text = f"PLAIN ? fmaf({value}, of_products, -base) : {value} - base"
                 body = body.replace(text, f"({value} - base) * {of.unit}")
+        body = body.replace("TOTALS\n", "".join(f"      {line}\n" for line in self.totals()))
         rows, keys = names[nest.rows[0]], names[nest.keys[0]]
         constants = (
             f"D = {self.depth}, E = {self.columns}, KEYS = {self.keys}, GROUPS = {self.groups}, STAGES = {self.stages}"
@@ -353,7 +367,7 @@ class HopperAttention:
             "#ifdef RK_ON_HOPPER",
             f"  constexpr int {constants};",
             f"  const int rows = {rows}, keys = {keys};",
-            *indent([*scale, *(f"int64_t limit{n} = 0;" for n in range(len(limits))), *of.bounds(row)]),
+            *indent([*scale, *(f"int64_t limit{n} = 0;" for n in range(len(limits))), *nest.bounds(row)]),
             body + "#endif",
             "}",
         ]

@@ -14,6 +14,7 @@ from rag_kernels.offline.codegen.math_prelude import called
 from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda.attention import attention_text, of_sixteen_bits
+from rag_kernels.offline.cuda.chained import chained_text, multiplies_sixteen_bits
 from rag_kernels.offline.cuda.column_scans import ColumnScans
 from rag_kernels.offline.cuda.elements.choice import VectorizedRegion, wide_region
 from rag_kernels.offline.cuda.fixed_texts import fixed_text
@@ -31,6 +32,7 @@ from rag_kernels.offline.cuda.texts.linker import HEAD
 from rag_kernels.offline.cuda.tiled_scans import TiledScans, tiled_scans
 from rag_kernels.offline.fusion.regions import (
     AttentionRegion,
+    ChainedRegion,
     OrderRegion,
     RecurrentRegion,
     Region,
@@ -88,6 +90,7 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
     for region in function.regions:
         near = is_near(region, function, parameters)
         near = of_sixteen_bits(region.attended) if isinstance(region, AttentionRegion) else near
+        near = multiplies_sixteen_bits(region.chained) if isinstance(region, ChainedRegion) else near
         needs.calls |= called(region.stores.values(), on_gpu(near=near))
     kernels, launches, number = _Kernels(known), list[str](), 0
     for group in together(function.regions):
@@ -121,6 +124,8 @@ def _launch(
     match region:
         case AttentionRegion():
             text, launch = attention_text(name, region, function, sizes, parameters, needs)
+        case ChainedRegion():
+            text, launch = chained_text(name, region, function, sizes, parameters, needs)
         case ScatterRegion():
             text, launch = scatter_text(name, region, function, sizes, parameters)
         case SegmentRegion():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
@@ -24,7 +24,6 @@ from rag_kernels.offline.fusion.attention_operands import (
     settled_score,
     with_own_loops,
 )
-from rag_kernels.offline.fusion.attention_result import as_read, in_place
 from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
@@ -39,35 +38,25 @@ from rag_kernels.offline.lowering.rules.product import product, transposed
 from rag_kernels.offline.lowering.steps import Attended, Lowered, values_of
 from rag_kernels.offline.lowering.which_products import ATTENTION, PRODUCTS
 
-SOFTMAX = frozenset({"softmax", "_softmax"})
+SAFE = "_safe_softmax"  # 0 where all scores are minus infinity
+SOFTMAX = frozenset({"softmax", "_softmax", SAFE})
 BETWEEN = names(lambda o: o.view or o.cast or o.same_value or o.dropout) - {"select", "slice", "narrow"}
 # What may stand before the softmax is whatever has a rule; these would make one row depend on others.
 LARGEST_HEAD = 256
+TOTAL = "logsumexp"
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where attention may be: the names of the product of queries and keys, of the softmax, and of the last product.
 
-    All three are one for the library's operator.
+    All three are one for the library's operator. `total` is the logsumexp of the same scores, where there is one.
     """
 
     scores: str
     softmax: str
     values: str
-
-
-def lowered_with_attention(begin: Callable[[], Lowering], rules: dict[str, Rule]) -> Lowered:
-    """Return the problem's steps with every attention that is recognised as one step; each walk is begun anew."""
-    sites = list(find_sites(begin().fp))
-    while sites:
-        recogniser = _Recogniser({name: s for s in sites for name in (s.scores, s.softmax, s.values)}, rules)
-        lowered = begin().run(recogniser.rules())
-        left = recogniser.left(lowered)
-        if not left:
-            return as_read(in_place(lowered))
-        sites = [site for site in sites if site not in left]
-    return begin().run(rules)
+    total: str = ""
 
 
 def find_sites(fp: FunctionalProblem) -> Iterator[Site]:
@@ -79,10 +68,10 @@ def find_sites(fp: FunctionalProblem) -> Iterator[Site]:
         if base_name(node.op) in SOFTMAX:
             scores, values = _scores_before(node, nodes), _values_behind(node, fp.nodes)
             if scores and values:
-                yield Site(scores, node.name, values)
+                yield Site(scores, node.name, values, _total_beside(node, fp.nodes))
 
 
-def _is_product(node: Node) -> bool:
+def is_product(node: Node) -> bool:
     return base_name(node.op) in {"matmul", "bmm", "einsum", "baddbmm"}
 
 
@@ -94,12 +83,21 @@ def _scores_before(softmax: Node, nodes: dict[str, Node]) -> str:
         if node is None or node.name in seen:
             continue
         seen.add(node.name)
-        if _is_product(node):
+        if is_product(node):
             if math.prod(node.outputs[0].shape) == math.prod(softmax.outputs[0].shape):
                 return node.name
         elif base_name(node.op) not in SOFTMAX:
             pending += refs(node.args)
     return ""
+
+
+def _total_beside(softmax: Node, nodes: Sequence[Node]) -> str:
+    """Return the logsumexp of what a softmax is of, or nothing."""
+    wide = {softmax.args[0]} | {Ref(n.name) for n in nodes if base_name(n.op) == "to" and n.args[0] == softmax.args[0]}
+    last = (-1, len(softmax.outputs[0].shape) - 1)
+    totals = [n for n in nodes if base_name(n.op) == TOTAL and n.args[0] in wide and given(n, 2, "keepdim", False)]
+    named = [n.name for n in totals if given(n, 1, "dim") in [(d,) for d in last] and given(softmax, 1, "dim") in last]
+    return named[0] if len(named) == 1 else ""
 
 
 def _values_behind(softmax: Node, nodes: Sequence[Node]) -> str:
@@ -109,7 +107,7 @@ def _values_behind(softmax: Node, nodes: Sequence[Node]) -> str:
         users = [node for node in nodes if name in refs(node.args)]
         if len(users) != 1:
             return ""
-        if _is_product(users[0]):
+        if is_product(users[0]):
             return users[0].name
         if base_name(users[0].op) not in BETWEEN:
             return ""
@@ -127,11 +125,11 @@ class _Open:
     weights: ir.Load | None = None
     score: ir.Value | None = None
     keys: ir.Group = ()
-    sixteen: bool = False  # whether the weights are rounded to sixteen bits
+    empty: float = math.nan  # what a row without a key is
 
 
 @dataclass(slots=True)
-class _Recogniser:
+class AttentionRecogniser:
     """Rules for the operators of some sites; all others keep theirs."""
 
     sites: dict[str, Site]  # by the name of each of its operators
@@ -139,9 +137,14 @@ class _Recogniser:
     open: dict[Site, _Open] = field(default_factory=dict)
     done: dict[Site, Attended] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, sites: Sequence[Site], rules: dict[str, Rule]) -> AttentionRecogniser:
+        """Return the recogniser of these sites."""
+        return cls({name: s for s in sites for name in (s.scores, s.softmax, s.values, s.total)}, rules)
+
     def rules(self) -> dict[str, Rule]:
         """Return the rules by operator name."""
-        names = {*PRODUCTS, *SOFTMAX}
+        names = {*PRODUCTS, *SOFTMAX, TOTAL}
         return self.known | {name: partial(self.rule, name) for name in sorted(names)}
 
     def rule(self, name: str, lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
@@ -154,11 +157,26 @@ class _Recogniser:
         if name == ATTENTION:
             return self.operator(lowering, node, site)
         if node.name == site.scores:
-            return self.scores(lowering, site, _operands(node), lambda: PRODUCTS[name](lowering, node))
+            return self.scores(lowering, site, operands_named(node), lambda: PRODUCTS[name](lowering, node))
+        if node.name == site.total:
+            return self.total(lowering, site) if site in self.done else self.known[name](lowering, node)
         if node.name == site.softmax:
+            self.open[site].empty = 0.0 if name == SAFE else math.nan
             return self.softmax(lowering, site, lowering.value(given(node, 0)), given(node, 1, "dim"))
         half = node.outputs[0].dtype in HALF
-        return self.values(lowering, site, node, _operands(node), lambda: PRODUCTS[name](lowering, node), half=half)
+        return self.values(
+            lowering, site, node, operands_named(node), lambda: PRODUCTS[name](lowering, node), half=half
+        )
+
+    def total(self, lowering: Lowering, site: Site) -> ir.Value:
+        """Return the logsumexp of the scores of each row, which attention stores beside its result."""
+        step, weights = self.done[site], self.open[site].weights
+        assert weights is not None
+        dims, spec = (*weights.dims[:-1], ()), ir.leaves(a for group in weights.dims[:-1] for a in group)
+        made = replace(step, total=f"{step.buffer}_total", total_dims=tuple((a,) for a in spec))
+        lowering.steps[lowering.steps.index(step)] = self.done[site] = made
+        lowering.specs[made.total] = TensorSpec(tuple(a.size for a in spec), "float32")
+        return lowering.tracked(read_back(made.total, made.total_dims, "float32", dims))
 
     def left(self, lowered: Lowered) -> set[Site]:
         """Return the sites that were not recognised, or whose product something else needs."""
@@ -177,25 +195,9 @@ class _Recogniser:
         make: Callable[[], ir.Value | tuple[ir.Value, ...]],
     ) -> ir.Value:
         """Return the product of queries and keys with a stand-in for its sums."""
-        with_own_loops(lowering, operands)
-        value = as_values(lowering, operands, make)
-        sums = [v for v in ir.walk(value) if isinstance(v, ir.Reduce)]
-        if len(sums) != 1 or sums[0].kind is not Kind.SUM:
-            raise ir.Unfusable("no single product")
-        pair = operands_of(strip(sums[0].arg), Operator.MUL)
-        if pair is None:
-            raise ir.Unfusable("no product of two factors")
-        (q, scale_q), (k, scale_k) = (peeled(factor) for factor in pair)
-        rows = set(ir.leaves(a for g in sums[0].dims for a in g))
-        depth = ir.leaves(sums[0].over)
-        q, k = (laid_out(lowering, load, rows, depth) for load in (q, k))
-        stand_in = plain_load(f"scores of {site.softmax}", sums[0].dims)
-        scaled: ir.Value = stand_in
-        for operator, number in (*scale_q, *scale_k):
-            scaled = lowering.op(binary(operator), scaled, number)
-        scaled = scaled if scaled is not stand_in else lowering.with_dims(stand_in, stand_in.dims)
+        value, q, k, stand_in, depth = product_apart(lowering, operands, make, f"scores of {site.softmax}")
         self.open[site] = _Open(q, k, stand_in, depth)
-        return lowering.tracked(rewrite(value, lambda v: scaled if v is sums[0] else None))
+        return value
 
     def softmax(self, lowering: Lowering, site: Site, value: ir.Value, dim: int) -> ir.Value:
         """Return a stand-in for the weights, and keep what they are the softmax of."""
@@ -215,7 +217,6 @@ class _Recogniser:
         make: Callable[[], ir.Value | tuple[ir.Value, ...]],
         *,
         half: bool,
-        empty: float = math.nan,
     ) -> ir.Value:
         """Return what attention makes, read from the buffer of a new step."""
         found = self.open.get(site)
@@ -224,7 +225,9 @@ class _Recogniser:
         weights = found.weights
         with_own_loops(lowering, [ref for ref in operands if weights.buffer not in reads_of(lowering.value(ref))])
         value = as_values(lowering, operands, make)
-        total, v = weighted_sum(value, weights, half=half)
+        total, v, scales = weighted_sum(value, weights, half=half)
+        if scales:
+            raise ir.Unfusable("values times a number")
         if set(ir.leaves(total.over)) != set(ir.leaves(found.keys)):
             raise ir.Unfusable("the softmax runs along another dimension")
         out = set(ir.leaves(a for g in total.dims for a in g))
@@ -232,7 +235,7 @@ class _Recogniser:
         if max(ir.size_of(columns), ir.size_of(found.depth)) > LARGEST_HEAD or not columns or not found.depth:
             raise ir.Unfusable("heads of another size")
         v = laid_out(lowering, v, out | set(ir.leaves(found.keys)), columns)
-        score = settled_score(lowering, found.score, found.scores, found.keys)
+        score = settled_score(lowering, found.score, (found.scores,), ir.leaves(found.keys))
         for atom in ir.leaves((*found.depth, *columns)):
             atom.fixed = atom.head = True
         number = next(n for n in count() if f"attended{n}" not in lowering.specs)
@@ -251,12 +254,12 @@ class _Recogniser:
             columns,
             storage,
             half,
-            empty,
+            found.empty,
         )
         self.done[site] = step
         lowering.steps.append(step)
         lowering.specs[name] = TensorSpec(tuple(a.size for a in order), storage)
-        return lowering.tracked(result_of(step, value.dims))
+        return lowering.tracked(read_back(step.buffer, step.dims, storage, value.dims))
 
     def operator(self, lowering: Lowering, node: Node, site: Site) -> ir.Value:
         """Return the library's attention: two products around a softmax, with its mask and its grouped queries."""
@@ -283,8 +286,9 @@ class _Recogniser:
         elif bias is not None:
             value = lowering.op(add, value, bias)
         weights = self.softmax(lowering, site, value, -1)
+        self.open[site].empty = 0.0
         half = lowering.specs.get(node.name, node.outputs[0]).dtype in HALF
-        out = self.values(lowering, site, node, (), lambda: product(lowering, weights, v), half=half, empty=0.0)
+        out = self.values(lowering, site, node, (), lambda: product(lowering, weights, v), half=half)
         return lowering.view(out, node.outputs[0].shape) if groups > 1 else out
 
 
@@ -297,7 +301,7 @@ def _atoms(dims: tuple[ir.Group, ...]) -> set[ir.Atom]:
     return set(ir.leaves(a for group in dims for a in group))
 
 
-def _operands(node: Node) -> list[Ref]:
+def operands_named(node: Node) -> list[Ref]:
     """Return the two factors of a product."""
     name = base_name(node.op)
     args = node.args[1] if name == "einsum" else node.args[1:3] if name == "baddbmm" else node.args[:2]
@@ -320,8 +324,11 @@ def is_plain(load: ir.Load, dims: tuple[ir.Group, ...]) -> bool:
     return whole and there == [ir.leaves(group) for group in dims]
 
 
-def weighted_sum(value: ir.Value, weights: ir.Load, *, half: bool) -> tuple[ir.Reduce, ir.Load]:
-    """Return the sum that a product with the weights is, and what they weigh; `half` weights may be rounded before it.
+def weighted_sum(
+    value: ir.Value, weights: ir.Load, *, half: bool
+) -> tuple[ir.Reduce, ir.Load, list[tuple[Operator, ir.Const]]]:
+    """Return the sum that a product with the weights is, what they weigh, and numbers by which that is multiplied or
+    divided; `half` weights may be rounded before it.
 
     Raises Unfusable for any other value.
     """
@@ -332,18 +339,45 @@ def weighted_sum(value: ir.Value, weights: ir.Load, *, half: bool) -> tuple[ir.R
         raise ir.Unfusable("no product with the weights")
     factors = (peeled(before_weights_rounding(f, weights) if half else f) for f in pair)
     (w, more), (v, scales) = sorted(factors, key=lambda p: p[0].buffer != weights.buffer)
-    if w.buffer != weights.buffer or more or scales or not is_plain(w, weights.dims):
+    if w.buffer != weights.buffer or more or not is_plain(w, weights.dims):
         raise ir.Unfusable("another product with the weights")
-    return total, v
+    return total, v, scales
 
 
-def result_of(step: Attended, dims: tuple[ir.Group, ...]) -> ir.Load:
-    """Return a load of what a step makes, on loops of its own, in the order of dimensions that `dims` has."""
-    new = {a: ir.Atom(a.size, a.fixed, a.head) for group in step.dims for a in group}
-    stored = tuple(tuple(new[a] for a in group) for group in step.dims)
-    index = tuple(ir.Form(tuple((new[a], 1) for a in group)) for group in step.dims)
+def read_back(buffer: str, made: tuple[ir.Group, ...], storage: str, dims: tuple[ir.Group, ...]) -> ir.Load:
+    """Return a load of a buffer that a step makes in this order, on loops of its own, in that of `dims`."""
+    new = {a: ir.Atom(a.size, a.fixed, a.head) for group in made for a in group}
+    stored = tuple(tuple(new[a] for a in group) for group in made)
+    index = tuple(ir.Form(tuple((new[a], 1) for a in group)) for group in made)
     read = tuple(tuple(new[a] for a in ir.leaves(g)) for g in dims)
-    return ir.Load(read, "float32", step.buffer, stored, index, step.storage)
+    return ir.Load(read, "float32", buffer, stored, index, storage)
+
+
+def product_apart(
+    lowering: Lowering, operands: Sequence[Ref], make: Callable[[], ir.Value | tuple[ir.Value, ...]], name: str
+) -> tuple[ir.Value, ir.Load, ir.Load, ir.Load, ir.Group]:
+    """Return a product with a stand-in of a name for its sums, its two factors, the stand-in, and what it sums over.
+
+    Raises Unfusable where it is no single product of two factors.
+    """
+    with_own_loops(lowering, operands)
+    value = as_values(lowering, operands, make)
+    sums = [v for v in ir.walk(value) if isinstance(v, ir.Reduce)]
+    if len(sums) != 1 or sums[0].kind is not Kind.SUM:
+        raise ir.Unfusable("no single product")
+    pair = operands_of(strip(sums[0].arg), Operator.MUL)
+    if pair is None:
+        raise ir.Unfusable("no product of two factors")
+    (a, scale_a), (b, scale_b) = (peeled(factor) for factor in pair)
+    rows = set(ir.leaves(a for g in sums[0].dims for a in g))
+    depth = ir.leaves(sums[0].over)
+    a, b = (laid_out(lowering, load, rows, depth) for load in (a, b))
+    stand_in = plain_load(name, sums[0].dims)
+    scaled: ir.Value = stand_in
+    for operator, number in (*scale_a, *scale_b):
+        scaled = lowering.op(binary(operator), scaled, number)
+    scaled = scaled if scaled is not stand_in else lowering.with_dims(stand_in, stand_in.dims)
+    return lowering.tracked(rewrite(value, lambda v: scaled if v is sums[0] else None)), a, b, stand_in, depth
 
 
 def causal(lowering: Lowering, value: ir.Value) -> ir.Value:

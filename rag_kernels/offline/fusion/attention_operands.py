@@ -15,7 +15,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import is_float
 from rag_kernels.offline.ir.expressions import binary
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import uncast
+from rag_kernels.offline.ir.patterns import strip, uncast
 from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.lowering.lower import Entry, Lowering
 
@@ -28,7 +28,9 @@ def with_own_loops(lowering: Lowering, operands: Sequence[Ref]) -> None:
         try:
             peeled(value)
         except ir.Unfusable:
-            name = lowering.store(value, "" if entry.buffer else f"{ref.name}_stored", entry.dtype)
+            found = strip(value)
+            dtype = found.rounded if isinstance(found, ir.Reduce) and found.rounded else entry.dtype
+            name = lowering.store(value, "" if entry.buffer else f"{ref.name}_stored", dtype)
             spec = lowering.specs[name]
             value = ir.load(name, spec.shape, spec.dtype)
         lowering.env[ref.name] = Entry((own(lowering, value),), entry.buffer, entry.dtype, entry.view)
@@ -144,17 +146,17 @@ def laid_out(lowering: Lowering, load: ir.Load, loops: set[ir.Atom], inner: ir.G
     return again
 
 
-def settled_score(lowering: Lowering, score: ir.Value, scores: ir.Load, keys: ir.Group) -> ir.Value:
+def settled_score(lowering: Lowering, score: ir.Value, scores: Sequence[ir.Load], keys: Sequence[ir.Atom]) -> ir.Value:
     """Return the expression with what is costly, or looked up for a row or a key, and does not depend on the scores,
-    stored before.
+    stored before. `scores` are stand-ins for products.
 
     Raises Unfusable when what is left has a reduction or a running sum.
     """
     depends: dict[ir.Value, bool] = {}
     for v in ir.walk(score):
-        depends[v] = v is scores or any(depends[child] for child in ir.children(v))
+        depends[v] = v in scores or any(depends[child] for child in ir.children(v))
 
-    loops, of_keys = ir.tree_atoms(scores), set(ir.leaves(keys))
+    loops, of_keys = set[ir.Atom]().union(*map(ir.tree_atoms, scores)), set(keys)
 
     def change(v: ir.Value) -> ir.Value | None:
         costly = isinstance(v, ir.Reduce | ir.Scan)
@@ -173,6 +175,7 @@ def settled_score(lowering: Lowering, score: ir.Value, scores: ir.Load, keys: ir
     made = rewrite(score, change)
     if any(isinstance(v, ir.Reduce | ir.Scan) for v in ir.walk(made)):
         raise ir.Unfusable("a reduction over the scores")
-    if any(isinstance(v, ir.Load) and v.buffer == scores.buffer and v is not scores for v in ir.walk(made)):
+    names = {load.buffer for load in scores}
+    if any(isinstance(v, ir.Load) and v.buffer in names and v not in scores for v in ir.walk(made)):
         raise ir.Unfusable("the scores are read in another order")
     return lowering.tracked(made)

@@ -9,39 +9,73 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from rag_kernels.offline.fusion.attention_operands import peeled
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.rewriting import rewrite
-from rag_kernels.offline.lowering.steps import Attended, Library, Lowered, Stored, values_of
+from rag_kernels.offline.lowering.steps import Attended, Chained, Library, Lowered, Outer, Step, Stored, values_of
+
+Made = Attended | Outer
 
 
 def in_place(lowered: Lowered) -> Lowered:
-    """Return the steps in which attention writes where a copy of it, in another order of dimensions, would lie."""
-    made = {step.buffer: step for step in lowered.steps if isinstance(step, Attended)}
+    """Return the steps in which attention and chained products write where a copy of what they make would lie, in
+    another order of dimensions. Chained products also do so for a copy in another dtype, or times numbers.
+    """
+    made: dict[str, Made] = {step.buffer: step for step in lowered.steps if isinstance(step, Attended)}
+    made |= {outer.buffer: outer for step in lowered.steps if isinstance(step, Chained) for outer in step.outer}
     trees = [value for step in lowered.steps for value in values_of(step)]
-    trees += [step.score for step in made.values()]
+    trees += [step.score for step in lowered.steps if isinstance(step, Attended)]
     readers = Counter(v.buffer for tree in trees for v in ir.walk(tree) if isinstance(v, ir.Load))
-    placed: dict[str, Attended] = {}
+    placed: dict[str, Made] = {}
     copies: set[Stored] = set()
     for step in lowered.steps:
         if not isinstance(step, Stored) or step.slot is not None:
             continue
-        load = strip(step.value)
-        if isinstance(load, ir.Load) and load.buffer in made and readers[load.buffer] == 1:
-            attended = made[load.buffer]
-            dims = written_as(attended, load, step.value.dims)
-            if dims is not None and step.spec.dtype == attended.storage:
-                placed[load.buffer] = replace(attended, buffer=step.buffer, dims=dims)
+        load = _copied(step.value)
+        if load is not None and load.buffer in made and readers[load.buffer] == 1:
+            again = _stored_as(made[load.buffer], load, step)
+            if again is not None:
+                placed[load.buffer] = again
                 copies.add(step)
-    steps = tuple(
-        placed.get(s.buffer, s) if isinstance(s, Attended) else s
-        for s in lowered.steps
-        if not (isinstance(s, Stored) and s in copies)
-    )
+    steps = tuple(_placed(s, placed) for s in lowered.steps if not (isinstance(s, Stored) and s in copies))
     for name in placed:
         del lowered.buffers[name]
     return replace(lowered, steps=steps)
+
+
+def _copied(value: ir.Value) -> ir.Load | None:
+    """Return the load that a value is, perhaps times numbers, or None."""
+    try:
+        return peeled(value)[0]
+    except ir.Unfusable:
+        return None
+
+
+def _stored_as(made: Made, load: ir.Load, copy: Stored) -> Made | None:
+    """Return what a step makes as a copy has it, or None where it cannot write that."""
+    dims, scales = written_as(made.dims, load, copy.value.dims), peeled(copy.value)[1]
+    if dims is None or (isinstance(made, Attended) and (scales or copy.spec.dtype != made.storage)):
+        return None
+    if isinstance(made, Attended):
+        return replace(made, buffer=copy.buffer, dims=dims)
+    weight = made.weight
+    for operator, number in scales:
+        weight = ir.Op(weight.dims, weight.dtype, operator, (weight, number))
+    return replace(made, buffer=copy.buffer, dims=dims, storage=copy.spec.dtype, weight=weight)
+
+
+def _placed(step: Step, placed: dict[str, Made]) -> Step:
+    """Return a step that writes what it makes where copies of it would lie."""
+    match step:
+        case Attended():
+            again = placed.get(step.buffer, step)
+            return again if isinstance(again, Attended) else step
+        case Chained():
+            outer = [placed.get(o.buffer, o) for o in step.outer]
+            return replace(step, outer=tuple(o for o in outer if isinstance(o, Outer)))
+        case _:
+            return step
 
 
 def as_read(lowered: Lowered) -> Lowered:
@@ -103,8 +137,8 @@ def order_of(load: ir.Load, tree: ir.Value) -> tuple[int, ...]:
     return order if order and order[-1] == len(plain) - 1 else ()
 
 
-def written_as(attended: Attended, load: ir.Load, dims: tuple[ir.Group, ...]) -> tuple[ir.Group, ...] | None:
-    """Return attention's loops in the order and grouping of a copy, or None where the copy is of another kind."""
+def written_as(made: tuple[ir.Group, ...], load: ir.Load, dims: tuple[ir.Group, ...]) -> tuple[ir.Group, ...] | None:
+    """Return the loops of what a step makes in a copy's order and grouping, or None where that is of another kind."""
     forms = [form for form in load.index if isinstance(form, ir.Form)]
     own = [ir.leaves(group) for group in load.stored]
     plain = [ir.leaves(a for a, _ in form.terms) for form in forms] == own
@@ -119,7 +153,7 @@ def written_as(attended: Attended, load: ir.Load, dims: tuple[ir.Group, ...]) ->
             d, _ = place.get(left[0], (-1, 0))
             if d < 0 or tuple(left[: len(own[d])]) != own[d]:
                 return None
-            merged += attended.dims[d]
+            merged += made[d]
             seen.append(d)
             del left[: len(own[d])]
         out.append(tuple(merged))

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import eq, ge, gt, le, lt, ne
 
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import operands, uncast
+from rag_kernels.offline.ir.patterns import NARROWED, exponential_below, operands, uncast
 from rag_kernels.offline.lowering.steps import Attended
 
 AS_GOOD_AS_INFINITE = -1e9  # added to a score, or in its place: exp of it is 0 beside any key that is allowed
 LT, LE, GT, GE, EQ, NE = Operator.LT, Operator.LE, Operator.GT, Operator.GE, Operator.EQ, Operator.NE
 OR, AND = {Operator.OR, Operator.BIT_OR}, {Operator.AND, Operator.BIT_AND}
+LEAVES_ZERO = {Operator.SAME, Operator.CAST, Operator.NEG, *NARROWED}
 OPPOSITE = {LT: GE, LE: GT, GT: LE, GE: LT, EQ: NE, NE: EQ}
 WHOLE = {"int64", "int32", "int16"}  # dtypes of a limit
 HOLDS: dict[Operator, Callable[[float, float], bool]] = {LT: lt, LE: le, GT: gt, GE: ge, EQ: eq, NE: ne}
@@ -81,6 +82,55 @@ def split_bands(attended: Attended) -> tuple[tuple[Band | Limit, ...], ir.Value,
     if not bands or not (infinite or (seen and not loads)):
         return (), attended.score, False
     return tuple(dict.fromkeys(bands)), rest, not infinite
+
+
+def split_weights(
+    weights: Sequence[ir.Value], rows: set[ir.Atom], keys: set[ir.Atom]
+) -> tuple[tuple[Band | Limit, ...], tuple[ir.Value, ...]]:
+    """Return the bands and limits outside of which all weights are 0, as exponentials of minus infinity are, and the
+    weights inside of them; none where they differ.
+    """
+    finder = _Zeros(_Finder(rows, keys))
+    found = [finder.split(weight) for weight in weights]
+    same = {frozenset(bands) for bands, _ in found}
+    if len(same) > 1 or any(number != -math.inf for number in finder.of_scores.fills):
+        return (), tuple(weights)
+    return tuple(dict.fromkeys(found[0][0])), tuple(rest for _, rest in found)
+
+
+@dataclass(slots=True)
+class _Zeros:
+    """Where values are 0 because they are multiples of exponentials of what a finder knows."""
+
+    of_scores: _Finder
+    made: dict[ir.Value, tuple[list[Band | Limit], ir.Value]] = field(default_factory=dict)
+
+    def split(self, value: ir.Value) -> tuple[list[Band | Limit], ir.Value]:
+        """Return the bands outside of which a value is 0, and the value inside of them; what is shared stays so."""
+        if value not in self.made:
+            self.made[value] = self.found(value) if isinstance(value, ir.Op) else ([], value)
+        return self.made[value]
+
+    def found(self, value: ir.Op) -> tuple[list[Band | Limit], ir.Value]:
+        power = exponential_below(value)
+        if power:
+            bands, rest = self.of_scores.split(power[0])
+            below = ir.Op(value.dims, value.dtype, Operator.SUB, (rest, power[1]))
+            return (bands, ir.Op(value.dims, value.dtype, Operator.EXP, (below,))) if bands else ([], value)
+        parts = [self.split(arg) for arg in value.args]
+        every = [bands for bands, _ in parts]
+        if value.operator is Operator.MUL:
+            bands = every[0] + [band for band in every[1] if band not in every[0]]
+        elif value.operator in {Operator.ADD, Operator.SUB}:
+            bands = every[0] if set(every[0]) == set(every[1]) else []
+        elif value.operator is Operator.WHERE:
+            zero = [number_of(arg) == 0 for arg in value.args]
+            bands = every[2] if zero[1] else every[1] if zero[2] else []
+        elif value.operator is Operator.DIV or (len(value.args) == 1 and value.operator in LEAVES_ZERO):
+            bands = every[0]
+        else:
+            bands = []
+        return (bands, replace(value, args=tuple(rest for _, rest in parts))) if bands else ([], value)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rag_kernels.offline.fusion.regions import (
     AttentionRegion,
+    ChainedRegion,
     OrderRegion,
     RecurrentRegion,
     Region,
@@ -31,6 +32,11 @@ def shared(region: Region) -> Region:
     match region:
         case AttentionRegion() | RecurrentRegion():
             return region
+        case ChainedRegion(chained=step):
+            for inner in step.inner:
+                found.root(inner.product)  # the first of its kind: it stays itself
+            outer = [replace(o, weight=found.root(o.weight)) for o in step.outer]
+            return ChainedRegion.of(replace(step, outer=tuple(outer)))
         case ScatterRegion(scattered=step):
             return ScatterRegion.of(with_values(step, found.root))
         case OrderRegion(ordered=step):

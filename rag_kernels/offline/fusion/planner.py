@@ -20,6 +20,7 @@ from rag_kernels.offline.fusion.products import shared_factor, tile_of
 from rag_kernels.offline.fusion.regions import (
     SCANNED_PART,
     AttentionRegion,
+    ChainedRegion,
     OrderRegion,
     OwnText,
     RecurrentRegion,
@@ -52,6 +53,7 @@ from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.rewriting import rewrite, rewrite_each
 from rag_kernels.offline.lowering.steps import (
     Attended,
+    Chained,
     Library,
     Lowered,
     Ordered,
@@ -95,6 +97,8 @@ class Planner:
                 self.regions.append(step)
             elif isinstance(step, Attended):
                 self.regions.append(AttentionRegion.of(step))
+            elif isinstance(step, Chained):
+                self.regions.append(ChainedRegion.of(step))
             elif isinstance(step, Recurrent):
                 self.regions.append(RecurrentRegion.of(step))
             elif isinstance(step, Scattered | Ordered | Segmented):

@@ -16,7 +16,7 @@ from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.parameters import whole_of
 from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.ir.wellformed import Checker, IllFormed, told
-from rag_kernels.offline.lowering.steps import Attended, Ordered, Recurrent, Scattered, Segmented, values_of
+from rag_kernels.offline.lowering.steps import Attended, Chained, Ordered, Recurrent, Scattered, Segmented, values_of
 
 Dims = tuple[ir.Group, ...]
 SCANNED_PART = 4096  # elements of a part of a long scan at least
@@ -145,8 +145,30 @@ class AttentionRegion(OwnText):
         """Return the region of an attention: it stores a value that names all that is read."""
         stand_in = ir.Const((), "float32", 0)
         score = rewrite(step.score, lambda v: stand_in if v is step.scores else None)
-        value = ir.Op(step.dims, "float32", Operator.ATTENTION, (step.q, step.k, step.v, score))
-        return cls({step.buffer: value}, ir.leaves(a for group in step.dims for a in group), (), attended=step)
+        read = (step.q, step.k, step.v, score)
+        stores: dict[str, ir.Value] = {
+            buffer: ir.Op(dims, "float32", Operator.ATTENTION, read) for buffer, dims in step.stored.items()
+        }
+        return cls(stores, ir.leaves(a for group in step.dims for a in group), (), attended=step)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChainedRegion(OwnText):
+    """Products of which one factor is computed of other products. It stores values that name all that is read."""
+
+    chained: Chained = field(kw_only=True)
+
+    def check(self, checker: Checker) -> None:
+        """Raise IllFormed when a factor or a weight is not well-formed."""
+        checker.check(values_of(self.chained), "The planner")
+
+    @classmethod
+    def of(cls, step: Chained) -> ChainedRegion:
+        """Return the region of chained products."""
+        read = values_of(step)
+        stores: dict[str, ir.Value] = {o.buffer: ir.Op(o.dims, "float32", Operator.READ, read) for o in step.outer}
+        loops = dict.fromkeys(leaf for o in step.outer for leaf in ir.leaves(a for group in o.dims for a in group))
+        return cls(stores, tuple(loops), (), chained=step)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

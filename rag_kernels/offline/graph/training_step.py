@@ -40,6 +40,7 @@ def halves(fp: FunctionalProblem, saving: int) -> Halves:
     by_name = {node.name: node for node in fp.nodes}
     own = _needed(outputs, by_name)
     own |= {node.name for node in fp.nodes if node.op == "getitem" and own & set(refs_of(node))}
+    own |= _totals(own, fp.nodes)
     behind = _behind({a.name for a in grads}, fp.nodes)
     specs = specs_of(fp)
 
@@ -86,6 +87,20 @@ def _needed(results: tuple[str, ...], by_name: dict[str, Node]) -> set[str]:
     return found
 
 
+def _totals(own: set[str], nodes: tuple[Node, ...]) -> set[str]:
+    """Return what the rows of the forward's values come to, which the forward has at hand, and casts on the way."""
+    found = set[str]()
+    totals = [node for node in nodes if base_name(node.op) == "logsumexp"]
+    casts = {node.name: node for node in nodes if operator(base_name(node.op)).cast}
+    for node in totals:
+        way = [node.name]
+        while (source := refs_of(node)[0]) not in own and source in casts:
+            node = casts[source]
+            way.append(source)
+        found |= set(way) if source in own else set()
+    return found
+
+
 def _behind(grads: set[str], nodes: tuple[Node, ...]) -> set[str]:
     """Return the nodes that need a gradient."""
     found = set(grads)
@@ -97,7 +112,7 @@ def _behind(grads: set[str], nodes: tuple[Node, ...]) -> set[str]:
 
 def _is_view(node: Node) -> bool:
     known = operator(base_name(node.op))
-    return known.view or known.cost == "factory"
+    return known.view or known.pieces or known.cost == "factory"
 
 
 def _is_dear(node: Node, by_name: dict[str, Node], fp: FunctionalProblem) -> bool:

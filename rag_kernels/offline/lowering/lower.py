@@ -72,6 +72,7 @@ class Lowering:
     shared: frozenset[str] = frozenset()  # names of values that several products read
     recurs: bool = False  # whether recurrent layers have kernels
     again: int = FEW_AGAIN  # expressions that are cheap enough to be computed at every place that reads them
+    apart: frozenset[str] = frozenset()  # names of factors that kernels of their own read: not among those
     lanes: int = 0  # of a product's other factor, from which one that combines tensors is stored; 0: never
 
     def run(self, rules: dict[str, Rule]) -> Lowered:
@@ -80,6 +81,7 @@ class Lowering:
         Raises AssertionError when a rule builds a value of another shape than the graph says.
         """
         self.numbers, self.growing, self.shared = numbers(self.fp), growing(self.fp), shared_factors(self.fp)
+        self.shared -= self.apart
         for argument in self.fp.arguments:
             if isinstance(argument, ScalarArgument):
                 self.scalars[argument.name] = argument.value

@@ -12,6 +12,7 @@ from typing import TypeVar
 from rag_kernels.eval.records import FunctionalProblem, Node, TensorSpec
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.reductions import Kind
+from rag_kernels.offline.ir.rewriting import rewrite_each
 from rag_kernels.offline.ir.wellformed import Checker
 
 
@@ -53,6 +54,54 @@ class Attended:
     storage: str  # dtype of the result in memory
     half: bool  # whether the graph rounds weights to sixteen bits before the product with v
     empty: float  # what a row is for which no key is left: NaN in the formula, 0 in the library's operator
+    total: str = ""  # buffer of the logsumexp of each row's scores, where something wants it
+    total_dims: tuple[ir.Group, ...] = ()
+
+    @property
+    def stored(self) -> dict[str, tuple[ir.Group, ...]]:
+        """Return the dimensions of its buffers."""
+        return {self.buffer: self.dims, **({self.total: self.total_dims} if self.total else {})}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inner:
+    """A product that is never stored, of rows that stay in place and of rows that are walked along."""
+
+    kept: ir.Load
+    walked: ir.Load
+    product: ir.Load  # a stand-in for it
+    depth: ir.Group  # which it sums over
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outer:
+    """A sum along the walked rows of `weight` times `factor`, where `weight` is an expression of inner products."""
+
+    buffer: str
+    dims: tuple[ir.Group, ...]  # of the result, in the order in which it lies in memory
+    weight: ir.Value
+    factor: ir.Load
+    columns: ir.Group  # of the factor and of the result
+    storage: str  # dtype of the result in memory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chained:
+    """Products of which one factor is computed of other products: gradients of attention.
+
+    Loops of the results that no factor has are the rows which stay; those that a factor has, too, are batches.
+    """
+
+    inner: tuple[Inner, ...]
+    outer: tuple[Outer, ...]
+    rows: tuple[ir.Atom, ...]
+    walked: tuple[ir.Atom, ...]
+
+    @property
+    def weights(self) -> tuple[ir.Value, ...]:
+        """Return the expressions of inner products, with numbers in place of these."""
+        products, number = {i.product for i in self.inner}, ir.Const((), "float32", 0)
+        return rewrite_each([o.weight for o in self.outer], lambda v: number if v in products else None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,7 +211,7 @@ class Recurrent:
         return {self.states: (*outer, (*self.sides, *self.units)), **ends}
 
 
-Step = Stored | Library | Attended | Scattered | Ordered | Segmented | Recurrent
+Step = Stored | Library | Attended | Chained | Scattered | Ordered | Segmented | Recurrent
 
 
 def made_by(step: Step) -> tuple[str, ...]:
@@ -172,8 +221,10 @@ def made_by(step: Step) -> tuple[str, ...]:
             return (step.node.name,)
         case Ordered():
             return (step.elements, step.places)
-        case Recurrent():
+        case Attended() | Recurrent():
             return tuple(step.stored)
+        case Chained():
+            return tuple(outer.buffer for outer in step.outer)
         case _:
             return (step.buffer,)
 
@@ -182,8 +233,8 @@ S = TypeVar("S", bound=Step)
 
 
 def with_values(step: S, change: Callable[[ir.Value], ir.Value]) -> S:
-    """Return the step with the values that it computes replaced; attention, recurrent layers and library calls compute
-    none."""
+    """Return the step with the values that it computes replaced; attention, chained products, recurrent layers and
+    library calls compute none."""
     match step:
         case Stored():
             return replace(step, value=change(step.value))
@@ -212,6 +263,9 @@ def values_of(step: Step) -> tuple[ir.Value, ...]:
             return (step.value, step.begin, step.end, *([] if step.takes is None else [step.takes]))
         case Attended():
             return (step.q, step.k, step.v)
+        case Chained():
+            loads = [load for i in step.inner for load in (i.kept, i.walked)]
+            return (*loads, *(o.factor for o in step.outer), *step.weights)
         case Recurrent():
             return tuple(value for direction in step.directions for value in direction.values)
         case _:

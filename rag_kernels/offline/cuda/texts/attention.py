@@ -118,14 +118,15 @@ __device__ __forceinline__ void multiply_halves(float (&c)[4], const uint32_t (&
   multiply(0.0f, c, high, b0.high, b1.high);
 }
 
-// Products of a warp's 16 queries with N keys, and of their weights with values, in sixteen bits.
-template <class T, int D, int E, int N> struct Warp {
+// Products of a warp's 16 queries with N keys, and of their weights with values, in sixteen bits. Queries of up to HELD
+// elements stay in registers.
+template <class T, int D, int E, int N, int HELD = 128> struct Warp {
   static constexpr int V = 8, DP = whole(D, 16), EP = whole(E, 16), LD = DP + V, LE = EP + V;
-  uint32_t kept[DP <= 128 ? DP / 16 : 1][4];
+  uint32_t kept[DP <= HELD ? DP / 16 : 1][4];
   const T* queries;
   __device__ __forceinline__ void begin(const T* rows) {
     queries = rows + threadIdx.x % 16 * LD + threadIdx.x % 32 / 16 * 8;
-    if constexpr (DP <= 128)
+    if constexpr (DP <= HELD)
 #pragma unroll
       for (int k = 0; k < DP / 16; ++k) four(kept[k], queries + k * 16);
   }
@@ -137,11 +138,11 @@ template <class T, int D, int E, int N> struct Warp {
 #pragma unroll
     for (int k = 0; k < DP / 16; ++k) {
       uint32_t a[4], b[4];
-      if constexpr (DP > 128) four(a, queries + k * 16);
+      if constexpr (DP > HELD) four(a, queries + k * 16);
 #pragma unroll
       for (int j = 0; j < N / 16; ++j) {
         four(b, at + j * 16 * LD + k * 16);
-        if constexpr (DP > 128) {
+        if constexpr (DP > HELD) {
           multiply(T(0.0f), s[2 * j], a, b[0], b[1]), multiply(T(0.0f), s[2 * j + 1], a, b[2], b[3]);
         } else {
           multiply(T(0.0f), s[2 * j], kept[k], b[0], b[1]), multiply(T(0.0f), s[2 * j + 1], kept[k], b[2], b[3]);
@@ -168,7 +169,7 @@ template <class T, int D, int E, int N> struct Warp {
 };
 
 // The same in fp32, three products of TF32 halves each; sums of 32 terms join in fp32, since tensor cores truncate.
-template <int D, int E, int N> struct Warp<float, D, E, N> {
+template <int D, int E, int N, int HELD> struct Warp<float, D, E, N, HELD> {
   static constexpr int V = 4, DP = whole(D, 16), EP = whole(E, 16), LD = DP + V, LE = EP + V;
   static constexpr int TERMS = DP % 32 ? 16 : 32;
   const float* queries;
@@ -362,7 +363,7 @@ __device__ __forceinline__ void join(const float* tops, const float* sums, const
       const float share = exp2f((tops[s] - base) * unit);
       all += sums[s] * share, sum += parts[s * E + e] * share;
     }
-    give(e, sum, all);
+    give(e, sum, most, all);
   }
 }
 

@@ -250,6 +250,13 @@ def softmax(lowering: Lowering, node: Node) -> ir.Value:
     return softmax_value(lowering, lowering.value(given(node, 0)), given(node, 1, "dim"))
 
 
+def safe_softmax(lowering: Lowering, node: Node) -> ir.Value:
+    """Return a softmax that is 0 where all it is of is minus infinity."""
+    value, dim = lowering.value(given(node, 0)), given(node, 1, "dim")
+    top, e, total = softmax_parts(lowering, value, dim)
+    return lowering.op(lambda top, e, total: where(equal(top, -math.inf), 0, e / total), top, e, total)
+
+
 def log_softmax_value(lowering: Lowering, value: ir.Value, dim: int) -> ir.Value:
     top, _, total = softmax_parts(lowering, value, dim)
     return lowering.op(lambda x, top, total: x - top - log(total), value, top, total)
