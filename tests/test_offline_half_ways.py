@@ -159,6 +159,21 @@ def test_rows_that_are_masked_throughout_are_uniform(tmp_path: Path, monkeypatch
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < HALF_RATIO
 
 
+def test_exponentials_of_products_of_sixteen_bits_are_of_differences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The greatest of such scores has more bits than one of bfloat16: its product with log2(e) would be rounded, by
+    hundreds where scores are of 1e12.
+    """
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    scores = "(x.float() * y.float()).softmax(-1).to(x.dtype)"
+    case = Case(f"return {scores}, x.softmax(-1)", "torch.randn(6, 204) * 1e6", "torch.randn(204) * 1e6")
+    fp = functional("scores", halved(case, "bfloat16"))
+    plan = write(fp, SMALL)
+    assert plan is not None and "rk_exp_below(" in plan.candidate.source
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < HALF_RATIO
+
+
 @pytest.mark.parametrize(("dtype", "name"), [("bfloat16", "__nv_bfloat16"), ("float16", "__half")])
 def test_blocks_share_long_rows_of_sixteen_bits(
     dtype: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

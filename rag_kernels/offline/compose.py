@@ -347,7 +347,7 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
     dtypes = {dtype for f in functions for dtype in f.dtypes()}
     head = headers(dtypes) + cuda.HEAD + needs.headers()
     fixed = cuda.fixed_text(parameters, bodies, needs)
-    if "float16" not in dtypes and math_prelude.EXP_BELOW in needs.calls:
+    if math_prelude.EXP_BELOW in needs.calls and all(f.is_below_bfloat16() for f in functions):
         needs.calls = needs.calls - {math_prelude.EXP_BELOW} | {math_prelude.EXP_BELOW_OF_BFLOAT16}
     math = math_prelude.used(math_prelude.CUDA, needs.calls)
     return f"// {idea}\n{head}\n{math}{cuda.constants(parameters)}{fixed}\n{bodies}"

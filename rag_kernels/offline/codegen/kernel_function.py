@@ -19,8 +19,9 @@ from rag_kernels.offline.fusion.reciprocals import owes_half
 from rag_kernels.offline.fusion.regions import Region, dims_stored, loads_of, loops_named, loops_read_back
 from rag_kernels.offline.graph.small_numbers import tells_small_from_zero
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.operators import PAIR, Operator
 from rag_kernels.offline.ir.parameters import Number, c_name, numbers, whole_of
-from rag_kernels.offline.ir.patterns import NAMES_DTYPE
+from rag_kernels.offline.ir.patterns import NAMES_DTYPE, is_bfloat16, operands
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,15 @@ class Function:
         every = ir.walk(*(v for region in self.regions for v in region.stores.values()))
         named = {NAMES_DTYPE[v.operator] for v in every if isinstance(v, ir.Op) and v.operator in NAMES_DTYPE}
         return {self.specs[b].dtype for b in (*self.inputs, *self.outputs, *self.scratch)} | named
+
+    def is_below_bfloat16(self) -> bool:
+        """Return whether all exponentials of differences from a maximum are of bfloat16's numbers."""
+        for v in ir.walk(*(v for region in self.regions for v in region.stores.values())):
+            below = operands(v, Operator.EXP_BELOW)
+            x = below[0] if below else v.arg if isinstance(v, ir.Reduce) and v.dtype == PAIR else None
+            if x is not None and not is_bfloat16(x):
+                return False
+        return True
 
 
 def whole_function(

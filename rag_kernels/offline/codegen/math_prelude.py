@@ -428,7 +428,7 @@ CUDA[EXP_BELOW] = (
     ("rk_exp2_near",),
 )
 CUDA[EXP_BELOW_OF_BFLOAT16] = (
-    "// e^(x - top), for results of bfloat16, by one product and sum. log2(e) has sixteen bits: its product with such\n"
+    "// e^(x - top) of numbers of bfloat16, by one product and sum. log2(e) has sixteen bits: its product with such\n"
     "// a number is exact, so that what equals top gives 1. Half of it where that overflows: what differs is 0 then.\n"
     "__device__ inline float rk_exp_below(float x, float top) {\n"
     "  const float by = fabsf(top) < 2e38f ? 1.442687988f : 0.721343994f;\n"

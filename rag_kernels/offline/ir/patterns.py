@@ -44,6 +44,21 @@ def uncast(value: ir.Value) -> ir.Value:
     return value
 
 
+def is_bfloat16(value: ir.Value) -> bool:
+    """Return whether a value is one of bfloat16's numbers: read as one, rounded to one, or chosen from such."""
+    match strip(value):
+        case ir.Load(storage=storage):
+            return storage == "bfloat16"
+        case ir.Const(number=number, name=""):
+            return math.isinf(number) or (abs(number) <= 256 and number == int(number))
+        case ir.Op(operator=Operator.WHERE, args=args):
+            return all(map(is_bfloat16, args[1:]))
+        case ir.Op(operator=operator):
+            return operator is Operator.AS_BFLOAT16
+        case _:
+            return False
+
+
 def squared(value: ir.Value) -> ir.Value | None:
     """Return x of x * x."""
     found = operands(value, Operator.MUL)
