@@ -1,6 +1,6 @@
 // Enough of CUDA for g++ to run generated kernels without a GPU: a fiber for each thread of a block; blocks one after the
-// other, or all at once where a launch asks for that (up to eight); shared memory as static variables, one for each of
-// eight blocks. For right numbers only. All lanes of a warp take part in a shuffle. What is the same for all kernels is
+// other, or all at once where a launch asks for that (eight, or a cluster of sixteen); shared memory as static variables,
+// one for each of sixteen blocks. For right numbers only. All lanes of a warp take part in a shuffle. What is the same for all kernels is
 // compiled once (`cuda_emulation.cpp`).
 #pragma once
 #include <algorithm>
@@ -51,7 +51,7 @@ struct Barriers {  // of a block, of its warps and of its warpgroups
 };
 extern Barriers* barriers;
 inline unsigned in_block() { return threadIdx.x + (threadIdx.y + threadIdx.z * blockDim.y) * blockDim.x; }
-inline unsigned resident_block() { return blockIdx.x % 8; }  // of those that run at once; each has shared memory
+inline unsigned resident_block() { return blockIdx.x % 16; }  // of those that run at once; each has shared memory
 inline void wait_for_warp() { barriers->warps[in_block() / 32].wait(); }
 inline void __syncwarp() { wait_for_warp(); }
 inline void __syncthreads() { barriers->all.wait(); }
@@ -81,9 +81,9 @@ inline void close_copies() {}
 inline void await_copies(int later) { if (later < 0) std::abort(); }  // for one that was not made
 inline void post(ulonglong2* to, ulonglong2 v) { *to = v; }
 inline ulonglong2 posted(const ulonglong2* at) { return let_others(), *at; }
-inline __align__(1024) float shared_of[8][64 * 1024];  // dynamic shared memory
+inline __align__(1024) float shared_of[16][64 * 1024];  // dynamic shared memory
 template <class T> T shuffle(T v, unsigned lane) {
-  static T shown_of[8][1024];
+  static T shown_of[16][1024];
   T* shown = shown_of[resident_block()];
   const unsigned me = in_block();
   shown[me] = v;
@@ -102,7 +102,7 @@ template <class T> T __shfl_up_sync(unsigned, T v, unsigned d) {
 
 inline unsigned __popc(unsigned v) { return unsigned(__builtin_popcount(v)); }
 inline unsigned __ballot_sync(unsigned, int v) {
-  static int shown_of[8][1024];
+  static int shown_of[16][1024];
   int* const shown = shown_of[resident_block()] + in_block() / 32 * 32;
   shown[in_block() % 32] = v != 0;
   wait_for_warp();
@@ -191,7 +191,7 @@ typedef int cudaMemPool_t;
 enum {
   cudaSuccess, cudaMemPoolAttrReleaseThreshold, cudaDevAttrMultiProcessorCount,
   cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor,
-  cudaFuncAttributeMaxDynamicSharedMemorySize,
+  cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAttributeNonPortableClusterSizeAllowed,
   cudaLaunchAttributeCooperative, cudaLaunchAttributeClusterDimension
 };
 // The device in use. What is set for its pool or for a kernel is set on no other.
@@ -218,8 +218,9 @@ inline int most_threads() {
 }
 struct cudaFuncAttributes { size_t sharedSizeBytes; int maxThreadsPerBlock; };
 inline int cudaFuncGetAttributes(cudaFuncAttributes* found, const void*) { return *found = {1, most_threads()}, cudaSuccess; }
-template <class F> int cudaFuncSetAttribute(F kernel, int, int bytes) {
-  return set_shared_memory((const void*)kernel, bytes), cudaSuccess;
+template <class F> int cudaFuncSetAttribute(F kernel, int which, int value) {
+  if (which == cudaFuncAttributeMaxDynamicSharedMemorySize) set_shared_memory((const void*)kernel, value);
+  return cudaSuccess;
 }
 inline int cudaFreeAsync(void* p, cudaStream_t) { std::free(p); return cudaSuccess; }
 
@@ -246,7 +247,7 @@ inline void cluster_barrier() { clusters[blockIdx.x / cluster_blocks].wait(); }
 inline int cudaGetLastError() { return cudaSuccess; }
 template <class F> int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* n, F, int, int) { return *n = 1, cudaSuccess; }
 template <class F> int cudaOccupancyMaxActiveClusters(int* n, F, const cudaLaunchConfig_t* config) {
-  return *n = 8 / config->gridDim.x, cudaSuccess;
+  return *n = config->gridDim.x > 8 ? config->gridDim.x <= 16 : 8 / config->gridDim.x, cudaSuccess;
 }
 void emulate_together(const cudaLaunchConfig_t* config, Kernel kernel, void* arguments);
 template <class... P, class... A> int cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A... args) {

@@ -47,10 +47,10 @@ def build_emulated(source: str, folder: Path) -> Any:
     source = re.sub(r"#include <cuda_(runtime|bf16|fp16|fp8)\.h>", "", source)
     source = source.replace("extern __shared__ float shared[];", "auto& shared = shared_of[resident_block()];")
     source = re.sub(launch, launched, source)
-    held = "static __align__(16) float4 held_of[8][1 << 14]; auto& held = held_of[resident_block()];"
+    held = "static __align__(16) float4 held_of[16][1 << 14]; auto& held = held_of[resident_block()];"
     source = source.replace("extern __shared__ float4 held[];", held)
     shared = r"__shared__ (?:__align__\(\d+\) )?(\w+) (\w+)((?:\[[^\]]*\])*);"
-    source = re.sub(shared, r"static \1 \2_of[8]\3; auto& \2 = \2_of[resident_block()];", source)
+    source = re.sub(shared, r"static \1 \2_of[16]\3; auto& \2 = \2_of[resident_block()];", source)
     product = r"asm\(\"mma\.sync\.aligned\.m16n8k\d+\.row\.col\.f32\.(\w+)\..*?\);"
     text.write_text(re.sub(product, r"emulate_multiply_\1(sums, a, b);", source, flags=re.DOTALL))
     common = "".join(f'#include "{header}"\n' for header in HEADERS)

@@ -138,7 +138,7 @@ template <class... C> void tma_store(const CUtensorMap* map, uint32_t from, C...
 inline void store_commit() {}
 template <int LATER> void store_wait_read() {}
 inline void stmatrix_x4(uint32_t to, const uint32_t (&r)[4]) {  // lane 4 g + t has row g and numbers 2 t, 2 t + 1
-  static uint32_t rows_of[8][1024];
+  static uint32_t rows_of[16][1024];
   uint32_t* const rows = rows_of[resident_block()] + threadIdx.x / 32 * 32;
   const unsigned lane = threadIdx.x % 32;
   rows[lane] = to;
@@ -217,7 +217,7 @@ template <class... C> void tma_load_window(const CUtensorMap* map, uint32_t to, 
 template <int COUNT> void more_registers() {}
 template <int COUNT> void fewer_registers() {}
 template <int THREADS> void group_sync(int) {
-  static Barrier of_blocks[8] = {{THREADS}, {THREADS}, {THREADS}, {THREADS}, {THREADS}, {THREADS}, {THREADS}, {THREADS}};
+  static std::vector<Barrier> of_blocks(16, Barrier{THREADS});
   (THREADS == 128 ? barriers->groups[in_block() / 128] : of_blocks[resident_block()]).wait();
 }
 template <class T> T* cluster_pointer(T* p, uint32_t rank) {
@@ -266,7 +266,7 @@ template <class T, int LANES_LEFT, int LANES_RIGHT, int N> void wgmma(float (&su
 inline uint32_t shared_word(uint32_t at) { return *(uint32_t*)in_shared_memory(at, resident_block()); }
 // The left factor in registers, of TF32: a0 is in row g and term q, a1 eight rows and a2 four terms further on.
 template <class T, int LANES_RIGHT, int N> void wgmma_registers(float (&sums)[N], const uint32_t (&a)[4], uint64_t b, int more) {
-  static uint32_t all_a[8][1024][4];
+  static uint32_t all_a[16][1024][4];
   auto& of_block = all_a[resident_block()];
   const unsigned me = threadIdx.x, warp = me / 32 * 32, g = me % 32 / 4;
   for (int i = 0; i < 4; ++i) of_block[me][i] = a[i];
@@ -325,7 +325,7 @@ inline void await_count(uint64_t* counter, int odd) {
 }
 template <int MEETINGS, class T> void put_beside(T* here, uint64_t* counter, int block, T v) {
   const int away = block - int(blockIdx.x % cluster_blocks);
-  here[away * 8 * MEETINGS] = v;
+  here[away * (MEETINGS > 2 ? 16 : 8) * MEETINGS] = v;
   rk::EmulatedBarrier& at = ((rk::EmulatedBarrier*)counter)[away * MEETINGS];
   at.bytes -= int(sizeof(T)), at.settle();
 }

@@ -281,7 +281,8 @@ def test_rows_shared_by_blocks_are_as_exact_as_pytorch(
     name: str, meets: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)
-    monkeypatch.setattr(multi_block_rows, "MAX_CLUSTER_BLOCKS", 8 if meets == "Cluster" else 0)
+    for most, blocks in (("MAX_CLUSTER_BLOCKS", 8), ("MOST_CLUSTER_BLOCKS", 16)):
+        monkeypatch.setattr(multi_block_rows, most, blocks if meets == "Cluster" else 0)
     assert_shared(name, *SHARED[name], meets, tmp_path)
 
 

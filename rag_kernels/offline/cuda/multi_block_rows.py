@@ -3,8 +3,8 @@
 Comes in: a region of long rows that take more than one pass. Goes out: a kernel for it in place of the vectorized one,
 and the C condition under which it may run. A thread keeps its elements in shared memory, a ring in which its part of
 later rows arrives while it computes on this one; it alone reads what it copied. Blocks exchange their partial results:
-up to eight through each other's shared memory (a cluster), more through global memory, which takes all of them resident
-(a cooperative launch).
+up to eight (sixteen of rows that are begun ahead) through each other's shared memory, as a cluster; more through global
+memory, which takes all of them resident (a cooperative launch).
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ SLOTS = 14  # quads that a thread has room for: with 1024 threads 224 KiB, what 
 MAX_ROW_SLOTS = 12  # of these, for one row: the others receive copies meanwhile
 FEW_ROWS = 264  # of one block each; two keep a processor of an H200 busy
 MAX_CLUSTER_BLOCKS = 8  # of a cluster that every device with clusters takes
+MOST_CLUSTER_BLOCKS = 16  # that a Hopper takes where it is asked to: for rows that are begun ahead
 MAX_CLUSTER_VALUES = 8  # partial results that the blocks of a cluster publish
-BLOCK_BYTES, SHOWN_BYTES = 227 << 10, 512  # of shared memory: a block's at most; what warps and blocks show of a sum
+BLOCK_BYTES = 227 << 10  # of shared memory: a block's at most
 AHEAD_SLOTS = 27  # quads of a thread where a row is begun before another ends, by 512 threads a processor
 STEADY_WORDS = 64  # registers of what all rows read alike
 MAX_ROW_ELEMENTS = 66 * 1024 * MAX_ROW_SLOTS * 4  # two rows at a time, so that memory works while one waits
@@ -136,12 +137,13 @@ class MultiBlockRegion(VectorizedRegion):
     def begins_ahead(self) -> bool:
         """Return whether a row is begun before another ends: where blocks meet once, in a cluster, with room for two.
 
-        Rows of fp32 were slower so, but for those with weights, which then stay in registers.
+        Rows of fp32 were slower so where they take exponentials and have no weights, which then stay in registers.
         """
         once = self.top == 1 and bool(self.inner_stores()) and self.sums() <= MAX_CLUSTER_VALUES
-        gains = len(self.nest.reduced) == 1 and (self.stored != "float" or bool(self.shared - {*self.held}))
-        room = MAX_CLUSTER_BLOCKS * self.ahead_items() * (self.parameters.sharing // 2)
-        return once and gains and not self.strided and self.count() <= room
+        costly = any(isinstance(v, ir.Op) and v.operator.traits.costly for v in ir.walk(*self.values))
+        cheap = self.stored != "float" or bool(self.shared - {*self.held}) or not costly
+        room = MOST_CLUSTER_BLOCKS * self.ahead_items() * (self.parameters.sharing // 2)
+        return once and cheap and len(self.nest.reduced) == 1 and not self.strided and self.count() <= room
 
     def ahead_items(self) -> int:
         """Return how many vectors of a row a thread has at most, where there is room for two rows and more."""
@@ -365,9 +367,9 @@ class MultiBlockRegion(VectorizedRegion):
         self.joined += len(found)
         lines, self.finish = self.finish, []
         ahead, m = self.begins_ahead(), self.meetings()
-        odd, met = ("met % 2", "met - 1") if ahead else ("0", "met")
-        lines += [f"put_part<{i}>({odd}, {name}, {f});" for i, (name, f, _) in numbered]
-        shows = [f"  team.show<{i}, {m}>(met, take_part<{i}>({odd}, {f}, {start}));" for i, (_, f, start) in numbered]
+        met = "met - 1" if ahead else "met"
+        lines += [f"put_part<{i}>(met % 2, {name}, {f});" for i, (name, f, _) in numbered]
+        shows = [f"  team.show<{i}, {m}>(met, take_part<{i}>(met % 2, {f}, {start}));" for i, (_, f, start) in numbered]
         gathers = [f"team.gather<{i}>(met, {f}, {start});" for i, (_, f, start) in numbered]
         define = "const auto " if ahead else ""
         looks = [f"{define}{name} = team.look<{i}, {m}>({met}, {f}, {start});" for i, (name, f, start) in numbered]
@@ -386,7 +388,7 @@ class MultiBlockRegion(VectorizedRegion):
         return f"__launch_bounds__({self.threads}, {1 if self.begins_ahead() else 1024 // self.threads}) "
 
     def parameters_of(self, body: list[str], function: Function, kind: str = "int64_t") -> list[Parameter]:
-        team = "Cluster" if self.parts() <= MAX_CLUSTER_BLOCKS and self.sums() <= MAX_CLUSTER_VALUES else "Team"
+        team = "Cluster" if self.parts() <= self.most_blocks() and self.sums() <= MAX_CLUSTER_VALUES else "Team"
         return [Parameter(team, "team"), *VectorizedRegion.parameters_of(self, body, function, kind)]
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
@@ -410,10 +412,8 @@ class MultiBlockRegion(VectorizedRegion):
         Also where elements have two bytes: one block computes, twice as much a byte, while memory works for the other.
         """
         most = self.parameters.sharing
-        if self.begins_ahead():
-            return most // 2
-        narrow = len(self.held) == 1 and self.stored != "float"
-        return most // 2 if narrow or self.count() <= self.most() * most // 2 else most
+        half = self.begins_ahead() or (len(self.held) == 1 and self.stored != "float")
+        return most // 2 if half or self.count() <= self.most() * most // 2 else most
 
     @property
     def bytes(self) -> int:
@@ -423,7 +423,7 @@ class MultiBlockRegion(VectorizedRegion):
     def shown_bytes(self) -> int:
         """Return the shared memory, in bytes, of what warps and blocks show each other, and of counters."""
         pairs = sum(isinstance(v, ir.Reduce) and v.kind is Kind.MAXSUM for v in ir.walk(*self.values))
-        return SHOWN_BYTES * (self.sums() + pairs) + 16
+        return 8 * (64 + self.most_blocks() * self.meetings()) * (self.sums() + pairs) + 8 * self.meetings()
 
     @property
     def row_vectors(self) -> str:
@@ -438,13 +438,17 @@ class MultiBlockRegion(VectorizedRegion):
         """Return how many vectors of a row a thread takes at most."""
         return self.ahead_items() if self.begins_ahead() else max(1, self.slots * MAX_ROW_SLOTS // SLOTS)
 
+    def most_blocks(self) -> int:
+        """Return how many blocks of a row may be a cluster."""
+        return MOST_CLUSTER_BLOCKS if self.begins_ahead() else MAX_CLUSTER_BLOCKS
+
     def parts(self) -> int:
         """Return how many blocks share a row.
 
         It is a few more than needed if then each has as much as the others.
         """
         least = -(-self.count() // (self.most() * self.threads))
-        even = [n for n in range(least, MAX_CLUSTER_BLOCKS + 1) if self.count() % (n * self.threads) == 0]
+        even = [n for n in range(least, self.most_blocks() + 1) if self.count() % (n * self.threads) == 0]
         return even[0] if even else least
 
     def items(self) -> int:

@@ -526,7 +526,7 @@ class VectorizedRegion(CudaRegion):
         """Return how many quads each thread keeps, for rows as long as this problem's; 0 for longer ones."""
         quads, p = self.count_of_quads(), self.parameters
         few = 8 if self.inner_stores() else 16  # up to which four lanes do: more for each to add, and less to exchange
-        lanes = 4 if quads <= few else 8 if quads <= 16 else 16 if quads <= 32 else 32  # as `quad_block` has them
+        lanes = 4 if quads <= few else 8 if quads <= 2 * few else 16 if quads <= 32 else 32  # as `quad_block` has them
         threads = lanes if quads <= WARP_QUADS else p.threads if quads <= KEPT * p.threads else MOST_THREADS
         threads = p.threads // 2 if WARP_QUADS < quads <= 2 * p.threads else threads
         items = -(-quads // threads)

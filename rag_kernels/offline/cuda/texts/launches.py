@@ -102,7 +102,7 @@ template <auto KERNEL> static dim3 fitted(dim3 block) {
 // more for long ones. Four vectors a thread are on their way together: by half of that rows of 4096 were slower.
 inline dim3 quad_block(int64_t quads, int64_t rows, unsigned least = 8) {
   if (quads <= 256) {
-    unsigned lanes = quads <= 8 ? 4 : quads <= 16 ? least : quads <= 32 ? 16 : 32;
+    unsigned lanes = quads <= 8 ? 4 : quads <= 16 ? least : quads <= 32 ? 2 * least : 32;
     while (rows % (32 / lanes)) lanes *= 2;
     return dim3(lanes, THREADS / lanes);
   }

@@ -168,21 +168,22 @@ struct Quotient {
   __device__ uint32_t operator()(uint32_t k) const { return uint32_t(uint64_t(k) * factor >> shift); }
 };
 
-// What warps have of a reduction, and one warp's sum of it; of a second row (`odd`) beside a first, of sixteen warps.
+// What warps have of a reduction, and one warp's sum of it; of one row beside another (`odd`), since no barrier stands
+// between what the one warp reads of a row and what others have of the next.
 template <int WHICH, class T> __device__ T* parts_of_warps() {
-  __shared__ T parts[32];
+  __shared__ T parts[64];
   return parts;
 }
 template <int WHICH, class T, class F> __device__ void put_part(int odd, T v, F f) {
   v = of_lanes(v, f, 32);
-  if (threadIdx.x % 32 == 0) parts_of_warps<WHICH, T>()[16 * odd + threadIdx.x / 32] = v;
+  if (threadIdx.x % 32 == 0) parts_of_warps<WHICH, T>()[32 * odd + threadIdx.x / 32] = v;
 }
 template <int WHICH, class F, class T> __device__ T take_part(int odd, F f, T start) {
-  T v = threadIdx.x < blockDim.x / 32 ? parts_of_warps<WHICH, T>()[16 * odd + threadIdx.x] : start;
+  T v = threadIdx.x < blockDim.x / 32 ? parts_of_warps<WHICH, T>()[32 * odd + threadIdx.x] : start;
   return of_lanes(v, f, 32);
 }
 
-// Up to eight blocks that send each other what they have.
+// Up to sixteen blocks that send each other what they have.
 constexpr int BOARD = SHOWN_AT_MOST;
 struct Cluster {
   ulonglong2* board;  // as of a Team, which has it elsewhere
@@ -194,10 +195,11 @@ struct Cluster {
     __shared__ uint64_t counters[MEETINGS];
     return counters + meeting % MEETINGS;
   }
+  template <int MEETINGS> static constexpr int most = MEETINGS > 2 ? 16 : 8;  // blocks
   // What the blocks have sent of one reduction.
   template <int WHICH, int MEETINGS, class T> __device__ static T* sent(int meeting) {
-    __shared__ __align__(16) T places[8 * MEETINGS];
-    return places + meeting % MEETINGS * 8;
+    __shared__ __align__(16) T places[most<MEETINGS> * MEETINGS];
+    return places + meeting % MEETINGS * most<MEETINGS>;
   }
   template <int MEETINGS> __device__ void enter() const {
     for (int i = 0; threadIdx.x == 0 && i < MEETINGS; ++i) begin_count(counter<MEETINGS>(i));
@@ -215,8 +217,9 @@ struct Cluster {
     await_count(counter<MEETINGS>(meeting), meeting / MEETINGS % 2);
   }
   template <int WHICH, int MEETINGS, class T, class F> __device__ T look(int meeting, F f, T start) const {
-    const int i = threadIdx.x % 8;
-    return of_lanes(i < parts ? sent<WHICH, MEETINGS, T>(meeting)[i] : start, f, 8);
+    const int i = threadIdx.x % most<MEETINGS>;
+    const T v = i < parts ? sent<WHICH, MEETINGS, T>(meeting)[i] : start;
+    return of_lanes(v, f, most<MEETINGS>);
   }
   __device__ void leave() const { cluster_barrier(); }  // nobody goes while others send to it
 };
@@ -262,6 +265,7 @@ struct Shared {
   cudaLaunchConfig_t config = {};
   template <class K> Shared(K kernel, int parts, int threads, int bytes, bool cluster, cudaStream_t stream) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (cluster && parts > 8) cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     together[0].id = cluster ? cudaLaunchAttributeClusterDimension : cudaLaunchAttributeCooperative;
     if (cluster) {
       together[0].val.clusterDim.x = parts, together[0].val.clusterDim.y = together[0].val.clusterDim.z = 1;
@@ -275,7 +279,7 @@ struct Shared {
     int device = 0, processors = 0, found = 0;
     const int parts = config.gridDim.x;
     if (together[0].id == cudaLaunchAttributeClusterDimension)
-      return parts <= 8 && cudaOccupancyMaxActiveClusters(&found, kernel, &config) == cudaSuccess ? found : 0;
+      return parts <= 16 && cudaOccupancyMaxActiveClusters(&found, kernel, &config) == cudaSuccess ? found : 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
     const int threads = config.blockDim.x, bytes = int(config.dynamicSmemBytes);
