@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,8 @@ def test_several_runs_of_a_batch_are_judged_side_by_side(tmp_path: Path) -> None
     problems = [RELU.problem, replace(RELU.problem, source=RELU.problem.source + "# another\n")]
     sampled = [made.sample(one, 2, Ledger(Budget())) for one in problems]
     at_once = threading.Barrier(2)  # a candidate of each is under the judge before the next of any
-    judge = ScriptedJudge(before=lambda c: len(judge.asked) < 2 and at_once.wait(60))
+    calls = count()
+    judge = ScriptedJudge(before=lambda c: next(calls) < 2 and at_once.wait(60))
     elsewhere = replace(session(tmp_path, 0.0), archive=there, judge=judge, at_once=2)
     judged = list(judge_side_by_side(sampled, elsewhere, confirm=False))
     assert {a.run_id for a in judged} == {one.run.id for one in sampled} and len(judged) == 4
