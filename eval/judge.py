@@ -48,6 +48,7 @@ from rag_kernels.eval.records import (
     Verdict,
 )
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
+from rag_kernels.eval.sessions.compiler_warm_up import CompilerWarmUp
 from rag_kernels.eval.sessions.reference_times import BaselineFailed
 from rag_kernels.eval.sessions.session_pool import AtOtherSizes, Sessions
 from rag_kernels.eval.timing.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
@@ -119,6 +120,7 @@ class LocalJudge:
         self.workers, self.limits, self.cache = workers, limits, cache
         self._candidate_workers, self._tools = candidate_workers, tools
         self._parents_are_lent = False
+        self._warm_up: CompilerWarmUp | None = None
         self._loading: dict[Candidate, Future[LoadedCandidate]] = {}
         self._turns = DeviceLock(units(device.backend), locks(device.backend, cache))
         self.sessions = Sessions(device, limits, workers, candidate_workers, cache, self._turns, at_other_sizes)
@@ -217,6 +219,7 @@ class LocalJudge:
     def _confirmed(self, fp: FunctionalProblem, candidate: Candidate, failed: Sequence[BaselineFailed]) -> Judged:
         """Confirm it beside the baselines that have not failed."""
         started = perf_counter()
+        self._wait_for_compiler()
         doing("confirming: eager and torch.compile anew")
         with ExitStack() as opened:
             pool = opened.enter_context(ThreadPoolExecutor(max_workers=1))  # compilers run meanwhile
@@ -348,6 +351,7 @@ class LocalJudge:
     def _baseline(self, fp: FunctionalProblem) -> Baseline:
         if not self.limits.measure_compile:
             return NOT_ASKED
+        self._wait_for_compiler()
         if not self._baseline_file(fp).is_file():
             doing("timing torch.compile")
             self._load_compiler()
@@ -368,6 +372,17 @@ class LocalJudge:
         """
         if self.device.backend == "cpu" and self.limits.measure_compile:
             self.workers.preload("torch._inductor.compile_fx")
+
+    def warm_up(self) -> None:
+        """Let torch.compile build what it needs once on a machine, beside what comes before the first judgement."""
+        if self._warm_up is None and self.device.backend == "cpu" and self.limits.measure_compile:
+            self._load_compiler()
+            self._warm_up = CompilerWarmUp(self.workers, self.cache)
+
+    def _wait_for_compiler(self) -> None:
+        if self._warm_up is not None:
+            doing("building what torch.compile needs, once")
+            self._warm_up.wait()
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Build many candidates ahead, in one go; a judgement then finds them in the cache."""
@@ -398,6 +413,8 @@ class LocalJudge:
             self.sessions.compile_ahead(fp)
 
     def close(self) -> None:
+        if self._warm_up is not None:
+            self._warm_up.close()
         self.sessions.close()
         self._builder.close()
         if not self._parents_are_lent:

@@ -78,14 +78,15 @@ def open_session(
     """
     doing("opening the archive")
     embedder = load_embedder(options.embedder)
-    if archive is None:
-        archive = stocked(options, embedder)
+    mine = open_archive(options.archive or None) if archive is None else archive
     reads_feedback = bool(options.models) or writer is not None
     bench_for = (
         hand_in(judge) if judge is not None else open_bench(options, backend, counters=reads_feedback or counters)
     )
     with bench_for as bench:
-        judge = bench.judge
+        if archive is None:
+            stock(mine, embedder)
+        judge, archive = bench.judge, mine
         functionalize = partial(fitted, workers=bench.workers, max_bytes=bench.room_bytes)
         prove = None  # the offline writer only takes kernels over, and all that it takes over is judged
         if reads_feedback and bench.can_run:
@@ -175,6 +176,7 @@ def open_bench(options: Options, backend: Backend | None = None, *, counters: bo
     room, cache_dir = room_bytes(device), Path(options.cache) if options.cache else None
     with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
         judge.workers.preload(*PRELOAD)
+        judge.warm_up()
         facts = partial(hardware, judge.device, judge.workers, judge.cache)
         yield Bench(judge, judge.workers, judge.can_run, room, facts)
 

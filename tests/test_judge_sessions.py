@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,8 @@ from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import Worker, WorkerFailed
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
+from rag_kernels.eval.sessions import compiler_warm_up
+from rag_kernels.eval.sessions.compiler_warm_up import CompilerWarmUp
 from rag_kernels.eval.sessions.problem_knowledge import FoundSizes
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
@@ -142,6 +145,23 @@ def test_sizes_are_found_before_they_are_opened_and_one_that_rests_is_opened_ane
         assert again is not None and again is not first and again.worker is first.worker and not idle
         assert again.try_answer(0, noisy=False) is not None
         assert list(sizes) == [again]
+
+
+def test_what_the_compiler_needs_is_built_ahead_once_and_ends_with_the_judge(judge: LocalJudge, tmp_path: Path) -> None:
+    note = tmp_path / compiler_warm_up.NOTE
+    ended = CompilerWarmUp(judge.workers, tmp_path)
+    while ended._worker is None:
+        sleep(0.01)
+    ended.close()
+    assert not note.exists()
+    whole = CompilerWarmUp(judge.workers, tmp_path)
+    whole.wait()
+    assert note.is_file() and whole._worker is not None
+    again = CompilerWarmUp(judge.workers, tmp_path)
+    again.wait()
+    assert again._worker is None
+    for one in (whole, again):
+        one.close()
 
 
 @pytest.mark.parametrize("in_turn", [False, True])

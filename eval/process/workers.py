@@ -30,6 +30,7 @@ from rag_kernels.eval.process.process_tree import (
     Resident,
     cpu_seconds,
     forget_peak,
+    kill_tree,
     resident,
     seen_from_here,
     signal_all,
@@ -259,6 +260,10 @@ class Worker:
         finally:
             self._log = self.log()
             os.close(self._log_fd)
+
+    def kill(self) -> None:
+        """End the child and everything it started from another thread than that which waits for it, and is told."""
+        kill_tree(self._number_here())
 
     def close(self) -> None:
         """End the child and everything it started."""
