@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,11 @@ HOPPER = {
         "float16",
         CudaParameters(products=2, shape=128128, clusters=1, turns=1),
     ),
+    "added up in memory": (
+        Case("return (x @ y).relu()", "torch.randn(136, 1096)", "torch.randn(1096, 200)"),
+        "bfloat16",
+        CudaParameters(products=2, shape=128256, clusters=2, turns=1),
+    ),
     "three groups, a bias and a residual": (
         Case(
             "return F.relu(self.l(x)) + y",
@@ -130,11 +136,22 @@ def test_hopper_products(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     fp, plan = drafted(name, halved(case, dtype), parameters, "tma_load")
     assert "tma_window_map<" not in plan.candidate.source
     assert "cluster_pointer" in plan.candidate.source or "parts" not in name
-    assert ("tma_store" in plan.candidate.source) == (name != "parts of a pair")  # a pair's sums lie apart
+    assert "tma_sum<8><<<" in plan.candidate.source or "added up" not in name
+    assert "tma_store" in plan.candidate.source
     if name == "a depth in parts":
         assert ratio_on_two_devices(for_hopper(plan), fp, tmp_path, monkeypatch) < RATIO
     else:
         assert ratio(for_hopper(plan), fp, tmp_path) < RATIO
+
+
+def test_many_parts_are_added_up_by_a_kernel_of_their_own(tmp_path: Path) -> None:
+    """More than eight are many; an emulated device has room for four."""
+    case, dtype, parameters = HOPPER["added up in memory"]
+    fp, plan = drafted("many", halved(case, dtype), parameters, "tma_load")
+    source = plan.candidate.source.replace("parts > 8", "parts > 3")
+    many = for_hopper(replace(plan, candidate=replace(plan.candidate, source=source)))
+    assert "parts > 3 ? 1 : parts" in source
+    assert ratio(many, fp, tmp_path) < RATIO
 
 
 def test_a_norm_that_a_product_reads_transposed_lies_as_its_rows_do() -> None:

@@ -23,7 +23,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -31,12 +32,14 @@ import tvm_ffi
 from sixteen_bit_products import STORED, arguments_of, inputs_of, planned, product_of, race
 
 from rag_kernels.eval.build.compile import Built, build, toolchain
+from rag_kernels.offline.cuda.gemm.wgmma import WgmmaKernel
 from rag_kernels.offline.cuda.gemm.wgmma_shape import (
     COSTS,
     HALF_OF_WAVE,
     SHAPES,
     Costs,
     Shape,
+    joins,
     parts_of,
     time_of,
     waves_of,
@@ -75,15 +78,18 @@ RACE: dict[tuple[str, str], tuple[tuple[int, int, int], ...]] = {
     ),
 }
 SLOW, FEWEST = 1.4, 16  # times as long as the fastest, by the model of now; ways of a size
-PARTS = (1, 2, 3, 4, 6, 8, 11, 16, 22, 32)
+PARTS = (1, 2, 3, 4, 6, 8, 11, 16, 22, 33, 44, 66)
+
+
+Adds = Literal["", "in memory", "in clusters"]
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a product was computed: its tile, whether its text can split a depth, and into how many parts it did."""
+    """How a product was computed: its tile, how its text adds parts of a depth up, and into how many it was cut."""
 
     shape: Shape
-    adds: bool
+    adds: Adds
     parts: int
 
 
@@ -94,6 +100,7 @@ class Row:
     product: tuple[str, str, int, int, int]  # form, dtype, m, n, k
     tile: tuple[int, int, int, bool]  # rows, columns, blocks of a cluster, whether groups take turns
     parts: int
+    joined: bool  # in clusters
     us: float
     eager: float
 
@@ -106,28 +113,31 @@ def ways(form: str, dtype: str, size: tuple[int, int, int]) -> list[Way]:
     """All ways of a size that may be worth a look."""
     product, found = product_of(form, dtype, size), dict[Way, float]()
     for shape in filter(product.fits, SHAPES):
-        adds = waves_of(shape, product) <= HALF_OF_WAVE
-        parts = [parts for parts in parts_of(shape, product) if parts in PARTS]
-        found |= {Way(shape, adds, each): time_of(shape, product, each) for each in parts}
+        few = waves_of(shape, product) <= HALF_OF_WAVE
+        for joined in (False, True) if few and product.may_join(shape) else (False,):
+            adds: Adds = "" if not few else "in clusters" if joined else "in memory"
+            parts = [parts for parts in parts_of(shape, product, joined) if parts in PARTS and parts > joined]
+            found |= {Way(shape, adds, each): time_of(shape, product, each, joined=joined) for each in parts}
     times = sorted(found.values())
     most = max(SLOW * times[0], times[min(FEWEST, len(times)) - 1])
     return [way for way, us in found.items() if us <= most]
 
 
-def texts(form: str, dtype: str, wanted: set[tuple[Shape, bool]]) -> dict[tuple[Shape, bool], tuple[Any, str]]:
+def texts(form: str, dtype: str, wanted: set[tuple[Shape, Adds]]) -> dict[tuple[Shape, Adds], tuple[Any, str]]:
     """The problem and the text of each tile, that splits a depth as the environment says or not at all."""
     out = {}
     for shape, adds in sorted(wanted, key=str):
-        fp, plan = planned(form, dtype, (64, 72, 80) if adds else (16384, 8192, 80), shape)
+        with patch.object(WgmmaKernel, "way_to_add", lambda _, adds=adds: adds):
+            fp, plan = planned(form, dtype, (64, 72, 80) if adds else (16384, 8192, 80), shape)
         source = plan.candidate.source
         told = 'const int parts = getenv("PARTS") ? atoi(getenv("PARTS")) : tma_parts('
         source = source.replace("const int parts = tma_parts(", told)
-        assert ("getenv" in source) == adds
+        assert ("getenv" in source) == bool(adds) and ("tma_sum<8><<<" in source) == (adds == "in memory")
         out[shape, adds] = fp, source
     return out
 
 
-def raced(form: str, dtype: str, libraries: dict[tuple[Shape, bool], Any], size: Any, rounds: int) -> Iterator[Row]:
+def raced(form: str, dtype: str, libraries: dict[tuple[Shape, Adds], Any], size: Any, rounds: int) -> Iterator[Row]:
     """The times of a size by all ways of it whose results are eager's."""
     kind = getattr(torch, STORED.get(dtype, dtype))
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
@@ -150,9 +160,9 @@ def raced(form: str, dtype: str, libraries: dict[tuple[Shape, bool], Any], size:
             print("wrong", form, dtype, size, way, flush=True)
     times = {name: round(statistics.median(t), 2) for name, t in race(calls, rounds).items()}
     for name in [name for name in calls if name in named]:
-        s, parts = named[name].shape, named[name].parts
+        s, parts, joined = named[name].shape, named[name].parts, named[name].adds == "in clusters"
         tile = (s.rows, s.columns, s.cluster, s.alternate)
-        yield Row((form, dtype, *size), tile, parts, times[name], times["eager"])
+        yield Row((form, dtype, *size), tile, parts, joined, times[name], times["eager"])
 
 
 def run(out: Path, rounds: int, seconds: float) -> None:
@@ -186,7 +196,7 @@ def read(path: Path) -> list[Row]:
     """The rows of a race."""
     lines = gzip.decompress(path.read_bytes()).decode().splitlines()
     rows = map(json.loads, lines[1:])
-    return [Row(tuple(r["product"]), tuple(r["tile"]), r["parts"], r["us"], r["eager"]) for r in rows]
+    return [Row(tuple(r["product"]), tuple(r["tile"]), r["parts"], r["joined"], r["us"], r["eager"]) for r in rows]
 
 
 STEP, ENOUGH = 1e-4, 1e-4  # of a coefficient, for its derivative; of all of them, where Marquardt's method ends
@@ -210,7 +220,7 @@ class Rows:
     def errors(self, costs: Costs) -> np.ndarray[Any, Any]:
         """How far off the model's logarithms are."""
         pairs = zip(self.rows, self.products, strict=True)
-        times = [time_of(row.shape, product, row.parts, costs) for row, product in pairs]
+        times = [time_of(row.shape, product, row.parts, costs, joined=row.joined) for row, product in pairs]
         return np.asarray(np.log(times) - self.logarithms)
 
     def cost(self, costs: Costs) -> float:
@@ -279,8 +289,10 @@ def chosen(rows: list[Row], costs: Costs = COSTS) -> dict[tuple[str, str, int, i
     """Of each product the way of least time by the model."""
     found: dict[tuple[str, str, int, int, int], tuple[float, Row]] = {}
     for row in [row for row in rows if row.shape in SHAPES]:
-        us = time_of(row.shape, product_of(row.product[0], row.product[1], row.product[2:]), row.parts, costs)
-        if row.product not in found or us < found[row.product][0]:
+        product = product_of(row.product[0], row.product[1], row.product[2:])
+        us = time_of(row.shape, product, row.parts, costs)
+        as_written = row.parts == 1 or row.joined == joins(row.shape, product, costs)
+        if as_written and (row.product not in found or us < found[row.product][0]):
             found[row.product] = us, row
     return {product: row for product, (_, row) in found.items()}
 

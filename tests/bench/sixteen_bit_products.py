@@ -45,6 +45,7 @@ FORMS: dict[str, tuple[str, dict[str, str], str]] = {
         "return F.gelu(F.linear(x, w, b), approximate='tanh')",
     ),
     "int8 w": ("pass", {"x": "m, k", "w": "n, k: int8", "s": "n, one"}, "return F.linear(x, w.to(x.dtype) * s)"),
+    "SwiGLU": ("pass", {"x": "m, k", "w": "n, k", "v": "n, k"}, "return F.silu(F.linear(x, w)) * F.linear(x, v)"),
     "bias, residual": ("pass", {"x": "m, k", "w": "n, k", "b": "n", "r": "m, n"}, "return F.linear(x, w, b) + r"),
 }
 SIZES = (
@@ -71,6 +72,7 @@ BLOCKS = (
     *(("x @ w.T", 50176, 192, 768), ("x @ w.T", 512, 14336, 4096), ("x @ w.T", 8192, 768, 3072)),
     *(("x @ w.T", 128, 26624, 26624), ("x @ y", 4096, 1152, 4608), ("x @ y", 8192, 768, 3072)),
     *(("bias, GELU", 4096, 4608, 1152), ("bias, residual", 4096, 1152, 4608)),
+    *(("SwiGLU", 4096, 11008, 4096), ("SwiGLU", 2048, 2816, 1024), ("SwiGLU", 512, 14336, 4096)),
 )
 STORED = {"tf32": "float32"}
 MODEL = """import torch
@@ -131,8 +133,15 @@ def product_of(form: str, dtype: str, sizes: tuple[int, int, int]) -> Product:
     slab = 16 if tf32 or not inside else 64
     astride = (n if inside else k) * (4 if tf32 else 2) % 128 != 0
     registers, leaves = tf32 and inside, not tf32 and n % 8 == 0
-    ways = {"registers": registers, "leaves": leaves, "tail": form.startswith("bias"), "astride": astride}
+    ways = {"registers": registers, "leaves": leaves, "tail": has_tail(form), "astride": astride}
+    if form == "SwiGLU":
+        lanes, slab = (m, 2 * n), 0
     return Product(*lanes, 1, 2 * k if tf32 else k, slab=slab, **ways)
+
+
+def has_tail(form: str) -> bool:
+    """Whether much is computed or loaded behind the sums."""
+    return form.startswith("bias") or form == "SwiGLU"
 
 
 def _shape(text: str, sizes: dict[str, int]) -> str:
@@ -205,7 +214,7 @@ def measure(
     best = min((statistics.median(t), n) for n, t in times.items() if n != "ours")[1]
     ratio = statistics.median(a / b for a, b in zip(times[best], times["ours"], strict=True))
     us = {name: statistics.median(t) for name, t in times.items()}
-    flops = 2 * sizes["m"] * sizes["n"] * sizes["k"]
+    flops = (4 if form == "SwiGLU" else 2) * sizes["m"] * sizes["n"] * sizes["k"]
     return us | {"ratio": ratio, "tflops": flops / us["ours"] / 1e6, "error": errors[0] / max(errors[1], 1e-30)}
 
 

@@ -7,7 +7,14 @@ stands before them, with no piece that nobody uses.
 
 from __future__ import annotations
 
-from rag_kernels.offline.cuda.gemm import few_rows_text, patch_text, tensor_core_text, text, wgmma_text, window_text
+from rag_kernels.offline.cuda.gemm import (
+    few_rows_text,
+    patch_text,
+    tensor_core_text,
+    text,
+    wgmma_host_text,
+    window_text,
+)
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.cuda.segments import HEAD as SEGMENTS
@@ -47,7 +54,7 @@ def products(needs: Needs) -> str:
     """Return the fixed texts of products."""
     parts = [text.HEAD] if needs.tiles else []
     parts += [text.SPLIT] if needs.splits else []
-    parts += [wgmma_text.HOST] if needs.copies else []
+    parts += [wgmma_host_text.HOST] if needs.copies else []
     parts += [window_text.HOST] if needs.windows else []
     parts += [patch_text.HOST] if needs.patches else []
     parts += [tensor_core_text.HEAD] if needs.tensor_cores else []

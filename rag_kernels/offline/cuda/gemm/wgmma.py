@@ -6,7 +6,7 @@ sizes and addresses under which it may run; the kernel of `tensor_core.py` serve
 loads tiles into a ring in shared memory, two multiply. wgmma takes TF32 with terms side by side alone, but for its left
 factor from registers: the factor with lanes side by side is the left one then, if need be with rows and columns
 exchanged. Blocks stay and take tile after tile; where tiles do not fill the device, the depth is split among the blocks
-of a cluster, which add the parts up in their order, or through memory, where the last of a tile does.
+of a cluster, which add the parts up in their order, or stored, and a second launch of the kernel does.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from rag_kernels.offline.cuda.gemm.wgmma_shape import (
     Product,
     Shape,
     adding,
+    joins,
     step_time,
     waves_of,
 )
 from rag_kernels.offline.cuda.gemm.wgmma_tail import TailKernel, vector_loads
-from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
+from rag_kernels.offline.cuda.kernel_text import KernelText, Parameter
 from rag_kernels.offline.cuda.needs import SHORT_NAMES, Needs
 from rag_kernels.offline.ir.dtypes import HALF
 
@@ -141,7 +142,7 @@ class WgmmaKernel(TailKernel):
         """Return how parts of a depth are added up; "" where two of each tile would find no room, and none is split."""
         if waves_of(self.shape, self.product) > HALF_OF_WAVE:
             return ""
-        return "in clusters" if self.product.joins(self.shape) else "in memory"
+        return "in clusters" if joins(self.shape, self.product) else "in memory"
 
     def steps_of_chain(self) -> int:
         """Return after how many steps sums are put aside: of a long depth in TF32, where there are registers."""
@@ -166,7 +167,12 @@ class WgmmaKernel(TailKernel):
     def pieces(self) -> tuple[int, int]:
         """Return in pieces of how many columns results leave, and for how many a warp has room."""
         room = (SHARED - 2048 - self.stages * self.stage) // self.warps
-        return pieces_for(self.shape.columns, self.shape.blocks, room)
+        return pieces_for(self.wide, self.shape.blocks, room)
+
+    @property
+    def part(self) -> int:
+        """Return the columns of the result that a strip has."""
+        return STRIP * self.wide // self.shape.columns
 
     @property
     def shared_bytes(self) -> int:
@@ -179,7 +185,7 @@ class WgmmaKernel(TailKernel):
 
     def constants(self) -> str:
         """Return the declarations of the kernel's constants."""
-        s, steps = self.shape, {}
+        s, part, steps = self.shape, self.part, {}
         for name, matrix in (("LEFT", self.left), ("RIGHT", self.right)):
             assert matrix
             inside = matrix.lanes_inside
@@ -190,12 +196,12 @@ class WgmmaKernel(TailKernel):
             f"CLUSTER = {s.cluster}, BLOCKS = {s.blocks}, BAND = {s.band}, GROUPS = {1 if s.alternate else s.groups}",
             f"LINE = {self.line}, FOLLOW = {self.line // 32}, HIGH = {64 * self.line}",
             f"LEFT_BYTES = {s.rows * LINE}, STAGE = {self.stage}, STRIP = {STRIP}, SKEW = {STRIP + 8}",
-            f"WIDE = {self.wide}, PART = {STRIP * self.wide // s.columns}, PHASES = {self.phases}",
+            f"WIDE = {self.wide}, PART = {part}, PHASES = {self.phases}",
             *steps.values(),
         ]
-        piece, rooms = self.pieces if self.results else (STRIP, 0)
-        values += [f"SHARE = {piece // STRIP}"] if self.joins else []
-        values += [] if self.adds else ["parts = 1"]
+        piece, rooms = self.pieces if self.results else (part, 0)
+        values += [f"SHARE = {piece // part}"] if self.adds else ["parts = 1"]
+        values += [] if self.adds == "in memory" else ["given = 0"]
         values += [f"PIECE = {piece}, ROOMS = {rooms}"] if self.results else []
         values += [f"CHAIN = {self.chain}"] if self.chain else []
         return f"constexpr int {', '.join(values)};"
@@ -320,9 +326,9 @@ class WgmmaKernel(TailKernel):
         return "".join(f"{line}\n" for line in lines)
 
     def owned(self, piece: str) -> str:
-        """Return the statement by which a block of a cluster passes over what others finish."""
+        """Return the statement by which a block passes over what others finish of its tile."""
         number = f"{piece} / SHARE" if piece == "strip" else piece
-        return f"  if (parts > 1 && {number} % parts != own) continue;\n" if self.joins else ""
+        return f"  if (parts > 1 && {number} % parts != own) continue;\n" if self.adds else ""
 
     def leaving(self, strips: list[str]) -> list[str]:
         """Return the statements by which results leave: in strips, or by the copy engine where it can write them."""
@@ -331,7 +337,9 @@ class WgmmaKernel(TailKernel):
         c, scope, kind = self.contraction, Scope(), self.kind
         ((buffer, value),) = c.nest.region.stores.items()
         vectors = self.vectors(2)
-        scope.known |= {place: f"float({name}.x[e])" for place, (name, _, _) in vectors.items()} | {c.total: "sum"}
+        scope.known |= {place: f"float({name}.x[e])" for place, (name, _, _) in vectors.items()} | dict(
+            zip(c.totals, ("sum", "other"), strict=False)
+        )
         made = self.printer.emit_stored(buffer, value, scope)
         loads = vector_loads(vectors)
         rows, columns = (c.unflatten(loops, name, kind) for loops, name in ((c.rows, "row"), (c.columns, "column")))
@@ -340,7 +348,8 @@ class WgmmaKernel(TailKernel):
             loads = [*rows, *columns, *loads, f"const {kind} inner = {inner};"]
             scope.lines.insert(0, f"const {kind} {inner} = inner + e;")
         stored = stored_type(self.printer.storage[buffer], "cuda")
-        lines = leave(self.results, stored, kind, loads if scope.lines else [], [*scope.lines, f"pair.x[e] = {made};"])
+        tail = [*scope.lines, f"pair.x[e] = {made};"]
+        lines = leave(self.results, stored, kind, loads if scope.lines else [], tail, totals=len(c.totals))
         lines = "\n".join(lines).replace("OWNED\n", self.owned("piece")).splitlines()
         return ["if (wide_tail) {", *indent(lines), "} else {", *indent(strips), "}"]
 
@@ -392,7 +401,7 @@ class WgmmaKernel(TailKernel):
 
     def text(self, name: str, parameters: list[Parameter], body: list[str], widths: dict[str, str]) -> KernelText:
         factors = [parameter for parameter, _ in self.factors()]
-        parts = PARTS[: PASSED[self.adds]]
+        parts = SPLIT[: PASSED[self.adds]]
         every = [*factors, *parameters, *(Parameter("bool", flag) for flag in widths), *parts]
         return KernelText(
             (self.contraction.note(),), f"__global__ void __launch_bounds__({self.threads}, 1) ", name, every, body
@@ -411,7 +420,7 @@ class WgmmaKernel(TailKernel):
         c, s = self.contraction, self.shape
         of_left, of_right = map(c.extents, self.lanes)
         given = [*(given for _, given in self.factors()), *arguments, *widths]
-        given += [part.name for part in PARTS[: PASSED[self.adds]]]
+        given += {"": [], "in clusters": ["parts"], "in memory": ["parts", "0", "partial"]}[self.adds]
         lanes = self.wide if self.second else s.columns // s.cluster
         cluster = "parts" if self.joins else str(s.cluster)
         grid, shared = f"blocks((all * parts < places ? all * parts : places) * {s.cluster})", self.shared_bytes
@@ -428,15 +437,15 @@ class WgmmaKernel(TailKernel):
             *self.parts(name),
             f"const unsigned grid = {grid};",
             f"rk::launch_clusters({name}, grid, {self.threads}, {cluster}, {shared}, stream, {', '.join(given)});",
-            *(FREE if self.adds == "in memory" else []),
+            *(self.second_launch(name, given) if self.adds == "in memory" else []),
             *(f"if ({n}_factor.copy) cudaFreeAsync({n}_factor.copy, stream);" for n in self.copied),
         ]
 
     def parts(self, name: str) -> list[str]:
         """Return the statements that say into how many parts a depth is cut, and for how many clusters is room."""
         s, step = self.shape, step_time(self.shape, self.product)
-        once, each = (round(us / step, 1) for us in adding(s, self.joins))
-        cut = f"const int parts = tma_parts(tiles({self.least_terms}, {self.depth}), {once}, {each}"
+        cut = f"const int parts = tma_parts(tiles({self.least_terms}, {self.depth}), "
+        cut += f"{adding(s, self.joins) / step:.1f}"
         if self.joins:
             return [
                 "const int64_t room = by_device([] {",
@@ -452,17 +461,34 @@ class WgmmaKernel(TailKernel):
         ]
         if not self.adds:
             return [*places, "const int parts = 1;"]
-        floats, groups = s.blocks * s.columns // 2 * 128, 1 if s.alternate else s.groups
+        floats = s.blocks * s.columns // 2 * 128
         return [
             *places,
-            f"{cut}, all < places ? 32 : 1, [&](int64_t p) {{ return tiles(all * p, places); }});",
-            f"const int64_t slots = all * {s.cluster * groups};",
-            f"float* partial = parts > 1 ? scratch<float>(slots * parts * {floats}, stream) : nullptr;",
-            "int* arrived = parts > 1 ? scratch<int>(slots, stream) : nullptr;",
-            "if (parts > 1) cudaMemsetAsync(arrived, 0, sizeof(int) * slots, stream);",
+            f"{cut}, places / all, [&](int64_t p) {{ return tiles(all * p, places); }});",
+            f"const int64_t step = all * {s.cluster * (1 if s.alternate else s.groups) * floats};",
+            "float* partial = parts > 1 ? scratch<float>(step * parts, stream) : nullptr;",
+        ]
+
+    def second_launch(self, name: str, given: list[str]) -> list[str]:
+        """Return the statements that add parts up, if there are some: blocks have some strips of a tile each."""
+        s, piece = self.shape, self.pieces[0] if self.results else self.part
+        most = 1 if self.contraction.grouped > 1 else s.blocks * self.wide // piece
+        arguments = ", ".join([*given[:-3], "shares", "left", "partial"])
+        return [
+            "if (parts > 1) {",
+            f"  const int shares = int(places / all < {most} ? places / all : {most}), left = parts > 8 ? 1 : parts;",
+            "  if (left == 1) tma_sum<8><<<blocks(step / 128), 256, 0, stream>>>((float4*)partial, step / 4, parts);",
+            f"  rk::launch_clusters({name}, blocks(all * shares * {s.cluster}), {self.threads}, {s.cluster}, "
+            f"{self.shared_bytes}, stream, {arguments});",
+            "  cudaFreeAsync(partial, stream);",
+            "}",
         ]
 
 
-PASSED = {"": 0, "in clusters": 1, "in memory": len(PARTS)}
+SPLIT = (
+    Parameter("int", "parts"),
+    Parameter("int", "given"),
+    Parameter("float* __restrict__", "partial"),
+)
+PASSED = {"": 0, "in clusters": 1, "in memory": len(SPLIT)}
 ADDING = {"": "", "in clusters": text.JOIN, "in memory": text.PARTS}
-FREE = ["if (parts > 1) {", "  cudaFreeAsync(partial, stream);", "  cudaFreeAsync(arrived, stream);", "}"]

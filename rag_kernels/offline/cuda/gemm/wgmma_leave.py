@@ -24,19 +24,20 @@ int gone = 0;"""
 
 # A piece is sixteen rows of a warp. It is written, swizzled by its line, where the copy engine has read the one before.
 LEAVE = """\
-constexpr int PIECES = BLOCKS * COLUMNS / PIECE;
+constexpr int PIECES = BLOCKS * WIDE / PIECE;
 #pragma unroll UNROLLED
 for (int piece = 0; piece < PIECES; ++piece) {
 OWNED
-  float kept[PIECE / 2];
+  float kept[TOTALS][PIECE / 2];
 #pragma unroll
   for (int i = 0; i < PIECES; ++i)
     if (i == piece)
 #pragma unroll
-      for (int u = 0; u < PIECE / 2; ++u)
-        kept[u] = sums[i / (COLUMNS / PIECE)][i % (COLUMNS / PIECE) * (PIECE / 2) + u];
-  const int block = (ALTERNATE ? 0 : mine * BLOCKS) + piece / (COLUMNS / PIECE);
-  const int top = row0 + block * 64 + threadIdx.x % 128 / 32 * 16, from = column0 + piece % (COLUMNS / PIECE) * PIECE;
+      for (int u = 0; u < TOTALS * PIECE / 2; ++u)
+        kept[u / (PIECE / 2)][u % (PIECE / 2)] = sums[i / (WIDE / PIECE)]
+            [u / (PIECE / 2) * (WIDE / 2) + i % (WIDE / PIECE) * (PIECE / 2) + u % (PIECE / 2)];
+  const int block = (ALTERNATE ? 0 : mine * BLOCKS) + piece / (WIDE / PIECE);
+  const int top = row0 + block * 64 + threadIdx.x % 128 / 32 * 16, from = column0 + piece % (WIDE / PIECE) * PIECE;
   uint32_t words[PIECE / 16][4];
 #pragma unroll
   for (int u = 0; u < PIECE / 4; ++u) {  // two neighbours, of the row of a lane or eight rows below
@@ -45,7 +46,7 @@ LOADS
     Pack<STORED, 2> pair;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const float sum = kept[2 * u + e];
+      const float sum = kept[0][2 * u + e]OTHER;
 TAIL
     }
     words[u / 4][u % 4] = *reinterpret_cast<const uint32_t*>(&pair);
@@ -92,7 +93,7 @@ class Results:
 def results_of(contraction: Contraction, loads: list[ir.Load]) -> Results | None:
     """Return the results as the copy engine writes them, or None if it cannot; `loads` are those behind the sum."""
     c = contraction
-    if len(c.nest.region.stores) != 1 or c.phases or c.second:
+    if len(c.nest.region.stores) != 1 or c.phases:
         return None
     ((buffer, access),) = ((b, c.nest.stores[b]) for b in c.nest.region.stores)
     row, column = (common_step(access, loops, c.nest.names) for loops in (c.rows, c.columns))
@@ -119,14 +120,16 @@ def pieces_for(columns: int, blocks: int, room: int) -> tuple[int, int]:
     raise AssertionError("a tile has whole strips")
 
 
-def leave(results: Results, stored: str, kind: str, loads: list[str], tail: list[str]) -> list[str]:
+def leave(results: Results, stored: str, kind: str, loads: list[str], tail: list[str], *, totals: int = 1) -> list[str]:
     """Return the statements by which a tile's results leave.
 
-    `loads` are those of two neighbours, from `row` and `column` on; `tail` makes `pair.x[e]` of `sum` and of these.
+    `loads` are those of two neighbours, from `row` and `column` on; `tail` makes `pair.x[e]` of `sum`, of `other` where
+    there are two totals, and of these.
     """
     inside = ["row = row < rows ? row : rows - 1, column = column < columns ? column : columns - 2;"]
     places = ", ".join(["from", "top", *(f"int({batch})" for batch in results.batches)])
     text = LEAVE.replace("LOADS", "\n".join(indent(indent([*(inside if loads else []), *loads]))))
     text = text.replace("TAIL", "\n".join(indent(indent(indent(tail)))))
+    text = text.replace("OTHER", ", other = kept[1][2 * u + e]" if totals > 1 else "").replace("TOTALS", str(totals))
     text = text.replace("STORED", stored).replace("KIND", kind).replace("PLACES", places)
     return text.replace("unroll UNROLLED", "unroll 1" if len(tail) > 1 else "unroll").splitlines()

@@ -88,8 +88,8 @@ class Product:
         """Return how many lines deep it is."""
         return -(-self.depth // 64)
 
-    def joins(self, shape: Shape) -> bool:
-        """Return whether parts of a depth are added up in clusters, and not in memory."""
+    def may_join(self, shape: Shape) -> bool:
+        """Return whether parts of a depth can be added up in clusters."""
         return self.group == 1 and shape.shows
 
     def fits(self, shape: Shape) -> bool:
@@ -113,27 +113,32 @@ def _is_plain(shape: Shape) -> bool:
 class Costs:
     """The coefficients of the model, in microseconds: of a tile of 128 x 256, of its 384 lines, of a megabyte."""
 
-    launch: float = 6.06
-    products: float = 0.359  # a step's, by the tensor cores
-    shared: float = 0.255  # what they read of shared memory
-    lines: float = 0.0547  # a step's, of the L2 cache
-    apart: float = 0.136  # those that neighbours do not load as well, while a stage is waited for
-    astride: float = 2.75  # of such lines, times as much more
-    registers: float = 0.0439  # a step, 64 rows of a left factor that goes through them
-    wait: float = 1.45  # until a stage's lines are there, while those of the other stages are multiplied
-    leaves: float = 1.24  # a tile's results, by the copy engine; as long takes what groups come to
+    launch: float = 5.96
+    products: float = 0.336  # a step's, by the tensor cores
+    shared: float = 0.281  # what they read of shared memory
+    lines: float = 0.0495  # a step's, of the L2 cache
+    apart: float = 0.14  # those that neighbours do not load as well, while a stage is waited for
+    astride: float = 3.01  # of such lines, times as much more
+    registers: float = 0.0441  # a step, 64 rows of a left factor that goes through them
+    wait: float = 1.47  # until a stage's lines are there, while those of the other stages are multiplied
+    leaves: float = 1.25  # a tile's results, by the copy engine; as long takes what groups come to
     strips: float = 1.01  # by their warps, as much more
-    tail: float = 5.29  # what is computed behind the sums
-    swap: float = 0.563  # a group takes the other's turn
-    pair: float = 1.16  # blocks that share a factor wait for each other
-    joined: float = 10.4  # a tile's parts meet in a cluster
-    counted: float = 1.95  # parts are counted in memory
-    part: float = 2.9  # ... and one of them read again
-    ramp: float = 2.74  # memory's first bytes
-    megabyte: float = 0.248  # and all that a product has to read and write
+    tail: float = 5.26  # what is computed behind the sums
+    swap: float = 0.562  # a group takes the other's turn
+    pair: float = 1.11  # blocks that share a factor wait for each other
+    joined: float = 9.86  # a tile's parts meet in a cluster
+    launched: float = 3.0  # parts are added up by another launch
+    stored: float = 3.0  # ... what all blocks have stored of them
+    ramp: float = 3.28  # memory's first bytes
+    megabyte: float = 0.244  # and all that a product has to read and write
 
 
 COSTS = Costs()
+
+
+def joins(shape: Shape, product: Product, costs: Costs = COSTS) -> bool:
+    """Return whether parts of a depth are added up in clusters, and not in memory."""
+    return product.may_join(shape)
 
 
 def best_shape(product: Product) -> Shape:
@@ -146,13 +151,16 @@ def least_time(shape: Shape, product: Product) -> float:
     return min(time_of(shape, product, parts) for parts in parts_of(shape, product))
 
 
-def parts_of(shape: Shape, product: Product) -> Iterator[int]:
-    """Return into how many parts a depth may be cut: of at least four steps, and so that all tiles run at once."""
+def parts_of(shape: Shape, product: Product, joined: bool | None = None) -> Iterator[int]:
+    """Return into how many parts a depth may be cut: of at least four steps, and so that all tiles run at once.
+
+    They are added up in clusters if `joined`, or as is best.
+    """
     yield 1
     tiles, few = tiles_of(shape, product), waves_of(shape, product) <= HALF_OF_WAVE
-    joins = product.joins(shape)
-    for parts in range(2, min(8 if joins else 32, product.steps // 4) + 1) if few else ():
-        places = PLACES[parts - 1] if joins else PROCESSORS // shape.cluster // parts
+    joined = joins(shape, product) if joined is None else joined
+    for parts in range(2, min(8 if joined else PROCESSORS, product.steps // 4) + 1) if few else ():
+        places = PLACES[parts - 1] if joined else PROCESSORS // shape.cluster // parts
         if tiles <= places and -(-product.steps // -(-product.steps // parts)) == parts:
             yield parts
 
@@ -182,19 +190,19 @@ def step_time(shape: Shape, product: Product, costs: Costs = COSTS) -> float:
     return max(busy, wait) + costs.lines * lines * (1 + costs.astride if product.astride else 1)
 
 
-def adding(shape: Shape, joins: bool, costs: Costs = COSTS) -> tuple[float, float]:
-    """Return about how many microseconds it takes to add parts up, in clusters or not: at all, and for each part."""
-    return (costs.joined * _size(shape), 0.0) if joins else (costs.counted, costs.part * _size(shape))
+def adding(shape: Shape, joined: bool, costs: Costs = COSTS) -> float:
+    """Return about how many microseconds it takes to add parts up, in clusters or not."""
+    return costs.joined * _size(shape) if joined else costs.launched + costs.stored * _size(shape)
 
 
-def time_of(shape: Shape, product: Product, parts: int, costs: Costs = COSTS) -> float:
-    """Return about how many microseconds a product takes, with its depth in so many parts.
+def time_of(shape: Shape, product: Product, parts: int, costs: Costs = COSTS, *, joined: bool | None = None) -> float:
+    """Return about how many microseconds a product takes, with its depth in so many parts, as `parts_of` has them.
 
     Tiles come in turns, all of whose steps and ends add up; where groups take turns, the other one's end is hidden.
     """
-    joins = parts > 1 and product.joins(shape)
-    places = PLACES[parts - 1] if joins else PROCESSORS // shape.cluster
-    turns = math.ceil(tiles_of(shape, product) * (1 if joins else parts) / places)
+    joined = parts > 1 and (joins(shape, product, costs) if joined is None else joined)
+    places = PLACES[parts - 1] if joined else PROCESSORS // shape.cluster
+    turns = math.ceil(tiles_of(shape, product) * (1 if joined else parts) / places)
     body = -(-product.steps // parts) * step_time(shape, product, costs)
     end = _size(shape) * (costs.leaves + (0 if product.leaves or product.group > 1 else costs.strips))
     tail = _size(shape) * costs.tail if product.tail else 0.0
@@ -207,8 +215,7 @@ def time_of(shape: Shape, product: Product, parts: int, costs: Costs = COSTS) ->
     memory = costs.ramp + costs.megabyte * product.batches * (read + written) / 1e6
     total = math.sqrt(math.hypot(total**2, memory**2))  # the longer one, and a little of the other
     total += costs.launch + (costs.pair if shape.cluster > 1 else 0.0)
-    once, each = adding(shape, joins, costs)
-    return total + once + each * parts if parts > 1 else total
+    return total + adding(shape, joined, costs) if parts > 1 else total
 
 
 def _size(shape: Shape) -> float:

@@ -35,10 +35,10 @@ ITEM
 };
 const uint32_t first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;"""
 
-# The part of the depth of an item...
+# The part of the depth of an item, or none where sums of parts are given...
 ITEM = """\
   const int steps = (depth + DEPTH - 1) / DEPTH, chunk = (steps + parts - 1) / parts;
-  begin = item % parts * chunk, end = begin + chunk < steps ? begin + chunk : steps;
+  begin = item % parts * chunk, end = given ? begin : begin + chunk < steps ? begin + chunk : steps;
 """
 
 # ... and where phases have depths of their own; those of a tile come one after the other, since their results are
@@ -47,7 +47,7 @@ ITEM_OF_PHASE = """\
   int which = tile % PHASES;
 PHASE
   const int steps = (TERMS + DEPTH - 1) / DEPTH, part = item % parts;
-  begin = part * steps / parts, end = (part + 1) * steps / parts;
+  begin = part * steps / parts, end = given ? begin : (part + 1) * steps / parts;
 """
 
 # `s` is the stage in the ring, `round` how often the ring went around.
@@ -218,57 +218,62 @@ if (CONDITION) {
   rk::cluster_sync();
 }"""
 
-# They show each other their sums, in the memory of the ring, which is free by then; each finishes some of the tile's.
-JOIN = """\
-const int own = item % parts;
-if (parts > 1) {
-  constexpr int EACH = BLOCKS * COLUMNS / 2, STRIPS = BLOCKS * WIDE / PART;
+# Who finishes some strips of a tile adds up the parts of these, always in the same order.
+ADD = """\
+  constexpr int STRIPS = BLOCKS * WIDE / PART;
   const auto from = [](int i, int u) {
     const int across = u / (PART / 2) * (WIDE / 2) + i % (WIDE / PART) * (PART / 2) + u % (PART / 2);
     return i / (WIDE / PART) * (COLUMNS / 2) + across;
   };
+#pragma unroll
+  for (int u = 0; u < EACH; ++u) sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)] = 0;
+#pragma unroll
+  for (int i = 0; i < STRIPS; ++i)
+    if (i / SHARE % parts == own)
+#pragma unroll 4
+      for (int p = 0; p < COUNT; ++p) {
+        const float* const theirs = THEIRS;
+#pragma unroll
+        for (int u = 0; u < STRIP / 2; ++u)
+          sums[from(i, u) / (COLUMNS / 2)][from(i, u) % (COLUMNS / 2)] += theirs[from(i, u) * 128];
+      }
+"""
+
+# Blocks of a cluster show each other their sums, in the memory of the ring, which is free by then.
+JOIN = (
+    """\
+const int own = item % parts;
+if (parts > 1) {
+  constexpr int EACH = BLOCKS * COLUMNS / 2;
   rk::group_sync<GROUPS * 128>(ALTERNATE ? group : GROUPS + 1);  // all have multiplied
   float* const mine_of = shared + (base - rk::tma_address(shared)) / 4 + (ALTERNATE ? 0 : mine) * (EACH * 128);
   float* const shown = mine_of + threadIdx.x % 128;
 #pragma unroll
   for (int u = 0; u < EACH; ++u) shown[u * 128] = sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)];
   rk::cluster_sync();
-#pragma unroll
-  for (int u = 0; u < EACH; ++u) sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)] = 0;
-#pragma unroll 2
-  for (int p = 0; p < parts; ++p) {
-    const float* const theirs = rk::cluster_pointer(shown, p);
-#pragma unroll
-    for (int i = 0; i < STRIPS; ++i)
-      if (i / SHARE % parts == own)
-#pragma unroll
-        for (int u = 0; u < STRIP / 2; ++u)
-          sums[from(i, u) / (COLUMNS / 2)][from(i, u) % (COLUMNS / 2)] += theirs[from(i, u) * 128];
-  }
-}"""
+"""
+    + ADD.replace("COUNT", "parts").replace("THEIRS", "rk::cluster_pointer(shown, p)")
+    + "}"
+)
 
-# Else through the device's memory.
-PARTS = """\
-if (parts > 1) {  // who comes last of a tile adds the parts up, always in the same order
+# Else through the device's memory: one launch stores the sums of all parts, the next one is given them.
+PARTS = (
+    """\
+const int own = item % parts;
+if (parts > 1 || given) {
   constexpr int EACH = BLOCKS * COLUMNS / 2;
-  __shared__ int last[3];
   const uint32_t slot = (tile * CLUSTER + rank) * GROUPS + (ALTERNATE ? 0 : mine);
-  float* const at = partial + int64_t(slot) * parts * (EACH * 128) + threadIdx.x % 128;
+  const int64_t step = int64_t(all / parts) * (CLUSTER * GROUPS * EACH * 128);
+  float* const at = partial + int64_t(slot) * (EACH * 128) + threadIdx.x % 128;
+  if (!given) {
 #pragma unroll
-  for (int u = 0; u < EACH; ++u) at[(item % parts * EACH + u) * 128] = sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)];
-  __threadfence();
-  rk::group_sync<128>(group);
-  if (threadIdx.x % 128 == 0) last[mine] = atomicAdd(&arrived[slot], 1) == parts - 1;
-  rk::group_sync<128>(group);
-  if (!last[mine]) continue;
-  __threadfence();
-#pragma unroll
-  for (int u = 0; u < EACH; ++u) sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)] = 0;
-#pragma unroll(EACH > 64 ? 1 : 128 / EACH)
-  for (int p = 0; p < parts; ++p)
-#pragma unroll
-    for (int u = 0; u < EACH; ++u) sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)] += __ldcg(&at[(p * EACH + u) * 128]);
-}"""
+    for (int u = 0; u < EACH; ++u) at[own * step + u * 128] = sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)];
+    continue;
+  }
+"""
+    + ADD.replace("COUNT", "given").replace("THEIRS", "at + p * step")
+    + "}"
+)
 
 # A warp's sixteen rows, STRIP columns at a time, through its part of shared memory: a thread gets several neighbours.
 # Odd rows have each two groups of four columns exchanged, so that the lanes of two rows read from other banks.
@@ -396,101 +401,3 @@ OTHER = """\
     *reinterpret_cast<float4*>(&other[u]) = *reinterpret_cast<const float4*>(at + PART + (in ^ u));
 """
 OTHER_ONE = "    const float other = staged[e * PITCH + PART + (lane % ACROSS ^ exchanged(e))];\n"
-
-# How many parts the depth of a tile is cut into: of at least four steps, none empty. Parts that are added up cost as
-# many steps as `once`, and `each` for one of them; all tiles run in so many `turns` (none: there is no room).
-HOST = """
-template <class Turns> int tma_parts(int64_t steps, double once, double each, int most, Turns turns) {
-  double least = 1e30;
-  int best = 1;
-  for (int64_t parts = 1; parts <= most; ++parts) {
-    const int64_t chunk = (steps + parts - 1) / parts;
-    if (parts > 1 && (parts * 4 > steps || (steps + chunk - 1) / chunk != parts || !turns(parts))) continue;
-    const double time = double(turns(parts)) * double(chunk) + (parts > 1 ? once + each * double(parts) : 0);
-    if (time < 0.95 * least) least = time, best = int(parts);
-  }
-  return best;
-}
-// Where blocks of a cluster, eight at most, have the parts of a tile: of how many blocks how many clusters fit, a byte
-// each; and in how many turns all tiles run, which is one where depths are split.
-template <class Kernel> int64_t tma_room(Kernel kernel, int threads, int shared) {
-  int64_t room = rk::cluster_places(kernel, threads, 1, shared);
-  room = room < 255 ? room : 255;
-  for (int p = 2; p <= 8; ++p) {
-    cudaLaunchAttribute attribute;
-    const cudaLaunchConfig_t config = rk::cluster_config(&attribute, dim3(unsigned(p)), threads, p, shared);
-    int places = 0;
-    if (cudaOccupancyMaxActiveClusters(&places, kernel, &config) == cudaSuccess) room |= int64_t(places) << 8 * (p - 1);
-    else cudaGetLastError();
-  }
-  return room;
-}
-inline int64_t tma_turns(int64_t tiles, int64_t room, int64_t parts) {
-  const int64_t places = room >> 8 * (parts - 1) & 255;
-  return parts == 1 ? (tiles + places - 1) / places : int64_t(tiles <= places);
-}
-inline bool tma_counts(std::initializer_list<int64_t> sizes) {
-  bool fits = true;
-  for (const int64_t size : sizes) fits = fits && size > 0 && size < (int64_t(1) << 31);
-  return fits;
-}
-// A factor as the copy engine can read it: itself, or a copy whose lines begin at multiples of sixteen bytes.
-struct TmaSteps { int64_t sizes[5], strides[5]; };
-// A warp copies 1024 numbers of a line, or what there is of them...
-template <class T> __global__ void tma_copy(const T* __restrict__ from, T* __restrict__ to, TmaSteps of, int64_t pitch,
-    int64_t lines) {
-  const int64_t warp = (blockIdx.x * int64_t(blockDim.x) + threadIdx.x) / 32, parts = (of.sizes[0] + 1023) / 1024;
-  const int64_t begin = warp % parts * 1024, end = begin + 1024 < of.sizes[0] ? begin + 1024 : of.sizes[0];
-  int64_t line = warp / parts;
-  if (line >= lines) return;
-  to += line * pitch;
-  for (int d = 1; d < 5; ++d) from += line % of.sizes[d] * of.strides[d], line /= of.sizes[d];
-#pragma unroll 8
-  for (int64_t i = begin + threadIdx.x % 32; i < end; i += 32) to[i] = from[i * of.strides[0]];
-}
-// ... or, where it is lines that lie side by side, a block 32 numbers of 32 lines, through shared memory.
-template <class T> __global__ void tma_turn(const T* __restrict__ from, T* __restrict__ to, TmaSteps of,
-    int64_t pitch) {
-  __shared__ T tile[32][33];
-  const int64_t across = (of.sizes[0] + 31) / 32, down = (of.sizes[1] + 31) / 32;
-  const int64_t inside = blockIdx.x % across * 32, line = blockIdx.x / across % down * 32;
-  const int lane = threadIdx.x % 32;
-  int64_t rest = blockIdx.x / across / down;
-  to += rest * of.sizes[1] * pitch;
-  for (int d = 2; d < 5; ++d) from += rest % of.sizes[d] * of.strides[d], rest /= of.sizes[d];
-#pragma unroll
-  for (int i = threadIdx.x / 32; i < 32; i += 8)
-    if (inside + i < of.sizes[0] && line + lane < of.sizes[1])
-      tile[i][lane] = from[(inside + i) * of.strides[0] + (line + lane) * of.strides[1]];
-  __syncthreads();
-#pragma unroll
-  for (int i = threadIdx.x / 32; i < 32; i += 8)
-    if (inside + lane < of.sizes[0] && line + i < of.sizes[1]) to[(line + i) * pitch + inside + lane] = tile[lane][i];
-}
-template <class T, int RANK> struct TmaFactor {
-  const T* data;
-  T* copy;
-  int64_t strides[RANK];
-};
-template <int RANK, class T> TmaFactor<T, RANK> tma_factor(const T* p, const int64_t (&sizes)[RANK],
-    const int64_t (&strides)[RANK], bool reads, cudaStream_t stream) {
-  TmaFactor<T, RANK> factor = {p, nullptr, {}};
-  TmaSteps of = {{1, 1, 1, 1, 1}, {}};
-  int64_t lines = 1;
-  for (int d = 0; d < RANK; ++d) of.sizes[d] = sizes[d], of.strides[d] = factor.strides[d] = strides[d];
-  for (int d = 1; d < RANK; ++d) lines *= sizes[d];
-  if (reads) return factor;
-  const int64_t each = 16 / sizeof(T), pitch = (sizes[0] + each - 1) / each * each;
-  factor.data = factor.copy = scratch<T>(lines * pitch, stream);
-  if (strides[0] != 1 && of.strides[1] == 1) {
-    const int64_t across = (of.sizes[0] + 31) / 32, down = (of.sizes[1] + 31) / 32;
-    tma_turn<<<blocks(across * down * (lines / of.sizes[1])), 256, 0, stream>>>(p, factor.copy, of, pitch);
-  } else {
-    const int64_t warps = (of.sizes[0] + 1023) / 1024 * lines;
-    tma_copy<<<blocks((warps + 7) / 8), 256, 0, stream>>>(p, factor.copy, of, pitch, lines);
-  }
-  factor.strides[0] = 1;
-  for (int64_t d = 1, step = pitch; d < RANK; step *= sizes[d++]) factor.strides[d] = step;
-  return factor;
-}
-"""
