@@ -21,7 +21,7 @@ from rag_kernels.offline.codegen.contraction import find_contraction
 from rag_kernels.offline.codegen.kernel_function import Function, part_function, whole_function
 from rag_kernels.offline.codegen.loop_nest import Names, build_nest
 from rag_kernels.offline.composed_sizes import reshaped, shapes_made
-from rag_kernels.offline.cpp import region
+from rag_kernels.offline.cpp import function as cpp
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda import function as cuda
 from rag_kernels.offline.cuda.elements.vectorized import KEPT_BYTES
@@ -336,11 +336,11 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
     `idea` becomes the comment on the first line.
     """
     if isinstance(parameters, CpuParameters):
-        called = region.Needs()
-        bodies = "\n".join(region.function_text(f, parameters, called) for f in functions)
-        text = f"{region.constants(parameters)}{called.text()}\n{bodies}"
+        called = cpp.Needs()
+        bodies = "\n".join(cpp.function_text(f, parameters, called) for f in functions)
+        text = f"{cpp.constants(parameters)}{called.text()}\n{bodies}"
         functions_of = math_prelude.GRADUAL if any(f.gradual for f in functions) else math_prelude.CPP
-        return f"// {idea}\n{region.HEAD}\n{math_prelude.used(functions_of, called.calls)}{text}"
+        return f"// {idea}\n{cpp.HEAD}\n{math_prelude.used(functions_of, called.calls)}{text}"
     known: dict[str, str] = {}
     needs = cuda.Needs()
     bodies = "\n".join(cuda.function_text(f, parameters, known, needs) for f in functions)
