@@ -14,6 +14,7 @@ from rag_kernels.eval.numerics.balanced_inputs import (
     put_cancelling,
     put_fading_scores,
     put_far_together,
+    put_outweighing,
 )
 from rag_kernels.eval.numerics.searched_inputs import search
 from rag_kernels.eval.traits.input_kinds import FIRST_FAINT, LAST_FAINT, NEARLY_ALIKE, NEXT_TO_ZERO
@@ -62,6 +63,15 @@ def test_what_is_weighed_is_as_large_as_its_weight_is_small() -> None:
     outweigh(value, weight, generator())
     terms = (value * weight).abs()
     assert float(terms.min() / weight.max()) > 0.49 and float(terms.max() / weight.max()) < 1.51
+
+
+def test_what_a_logarithm_of_a_softmax_weighs_counts_alike() -> None:
+    weight, value = torch.randn(16, 64), torch.randn(16, 64)
+    least = put_outweighing(weight, value, generator())
+    terms = -torch.softmax(weight.double(), 1) * torch.log_softmax(value.double(), 1)
+    assert 4 < int(least[0].sum()) < 60
+    part = terms.where(least, 0.0).sum(1) / terms.sum(1)
+    assert float(part.min()) > 0.1 and float(part.max()) < 0.9
 
 
 def test_lines_have_any_size_that_there_are_numbers_of() -> None:

@@ -33,7 +33,7 @@ from rag_kernels.eval.numerics.input_draws import (
     parameter_of,
     redraw,
 )
-from rag_kernels.eval.numerics.inputs_together import beside_others, put_far_apart, put_same_sums
+from rag_kernels.eval.numerics.inputs_together import beside_others, put_far_apart, put_far_under, put_same_sums
 from rag_kernels.eval.numerics.integer_draws import next_to_multiples, out_of_range, widest
 from rag_kernels.eval.numerics.searched_inputs import search
 from rag_kernels.eval.records import IndexBound, TensorSpec
@@ -253,9 +253,23 @@ def test_parameters_leave_where_they_begin_and_operands_are_far_apart() -> None:
     put_far_apart(operands, generator, sided=False)
     far = torch.stack([(o.abs() > 1000).all(1) for o in operands])
     few = torch.stack([(o == o[:, :1]).all(1) for o in operands])
-    assert bool((far.sum(0) == 1).all()) and bool((few.sum(0) == 1).all()), "in each row one is, and another"
+    uneven = few.sum(0) == 1
+    assert bool((far.sum(0)[uneven] == 1).all()) and 24 < int(uneven.sum()) < 60, "in most rows one is, and another"
+    even = torch.stack([o[~uneven].double().abs().log10() for o in operands]).abs()
+    assert bool(((even - even[0]).abs() < 1e-3).all()), "in the others all are as far from one"
     put_far_apart(one_sided := [torch.rand(64, 8) for _ in range(2)], generator, sided=True)
     assert all(bool((o >= 0).all()) for o in one_sided)
+
+
+@pytest.mark.parametrize("where", [True, False])
+def test_what_a_mask_hides_is_far(where: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.rand(16, 8, generator=generator) < 0.3
+    tokens, scores, other = torch.randn(16, 8, 4), torch.randn(16, 8), torch.randn(5)
+    put_far_under([tokens, scores, other], [hidden], where, generator)
+    assert torch.equal((tokens.abs() > 1e17).all(-1), hidden == where) and float(other.abs().max()) < 10
+    assert torch.equal(tokens.abs() > 1e17, (hidden == where).unsqueeze(-1).expand(tokens.shape))
+    assert torch.equal(scores.abs() > 1e17, hidden == where)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (-1, 1), (1, 10)])

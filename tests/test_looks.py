@@ -109,6 +109,16 @@ def test_bits_that_are_cut_off_and_factors_of_rows_in_16_bits_show() -> None:
     assert "go together with further roundings" in rounding_fault(twice, own, exact)
 
 
+def test_a_single_rounding_is_to_nearest() -> None:
+    a, b = (torch.randn(512, 256, generator=torch.Generator().manual_seed(seed)).bfloat16() for seed in (1, 2))
+    exact, right = a.double() + b.double(), a + b
+    bits = (a.float() + b.float()).view(torch.int32)
+    hashed = (bits.long() * 2654435761 >> 13) & 0xFFFF
+    dithered = (bits + hashed.int() & ~0xFFFF).view(torch.float32).bfloat16()
+    assert "is not to nearest" in rounding_fault(dithered, right, exact)
+    assert rounding_fault((a.float() + b.float()).bfloat16(), right, exact) == ""
+
+
 def test_what_is_off_throughout_shows_in_fp32_where_sums_one_by_one_do_not() -> None:
     x = torch.randn(128, 512, generator=torch.Generator().manual_seed(3))
     square = x.double().square().mean(-1, keepdim=True)

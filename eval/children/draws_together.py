@@ -7,6 +7,7 @@ changed where the kind of the draw is one of several tensors at once.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,12 +31,15 @@ from rag_kernels.eval.numerics.balanced_inputs import (
     put_fading,
     put_fading_scores,
     put_far_together,
+    put_outweighing,
 )
+from rag_kernels.eval.numerics.compare import TINY
 from rag_kernels.eval.numerics.exactness_probe import weighing
 from rag_kernels.eval.numerics.inputs_together import (
     beside_others,
     put_agreeing,
     put_far_apart,
+    put_far_under,
     put_same_sums,
 )
 from rag_kernels.eval.numerics.integer_draws import (
@@ -59,6 +63,7 @@ from rag_kernels.eval.traits.input_kinds import (
     FAR_APART,
     FAR_TOGETHER,
     FITTED,
+    HIDDEN,
     INTEGERS,
     MULTIPLES,
     NAMED,
@@ -71,8 +76,10 @@ from rag_kernels.eval.traits.input_kinds import (
     TWICE,
 )
 from rag_kernels.eval.traits.marked_values import constants_of
-from rag_kernels.eval.traits.steps import WEIGHING, alike_inputs, compares
+from rag_kernels.eval.traits.steps import DIVISIONS, RUNNING, WEIGHING, alike_inputs, compares
 
+DECIDES = 0.1  # of results at least, and of what is left at least: what is less by half of the fading
+SLOWLY = 1 / 9  # of what scores fade by, and to the other side: of what is multiplied on and on, one less a sigmoid
 MOST_OFF = 1e-5  # of a result next to zero, by which the module may miss it
 
 
@@ -132,7 +139,8 @@ class Together:
                 put_same_sums([t for t, _ in free], generator)
             else:
                 floats = [t for t, dtype in free if "float" in dtype]
-                put_far_apart(floats, generator, sided=making.of_its_side)
+                divides = any(base_name(node.op) in DIVISIONS for node in self.fp.nodes)
+                put_far_apart(floats, generator, sided=making.of_its_side, divides=divides)
         if kind in NAMED and not making.within:
             both = zip(self.fp.tensors, target, strict=True)
             put_beside_numbers(
@@ -147,6 +155,11 @@ class Together:
             put_beside(kind, [t for a, t in both if self.is_free(a) and "float" in a.spec.dtype and t.dim()], generator)
         if kind in AGREEING:
             self._agree(making, target)
+        if kind in HIDDEN:
+            inputs = [t for a, t in zip(self.fp.tensors, target, strict=True) if a.role == "input" and t.dim()]
+            masks = [t for t in inputs if is_mask(t)]
+            floats = [t for t in inputs if t.is_floating_point() and not any(t is mask for mask in masks)]
+            put_far_under(floats, masks, HIDDEN[kind], generator)
         if kind in FITTED:
             self._fit(FITTED[kind], target, generator)
         if kind == NEXT_TO_LINES:
@@ -214,9 +227,11 @@ class Together:
             names = [name for name in floats if name not in scored]
             weighed = next((name for name in reversed(names) if self._is_linear(floats[name], target)), None)
             if weighed is None or len(floats) < 2:
+                self._outweigh_far(list(floats.values()), target, generator)
                 return
             others = [floats[name] for name in names if name != weighed]
-            put_fading(others if softmax else [], [] if softmax else others, generator)
+            side = SLOWLY if any(base_name(node.op) in RUNNING for node in self.fp.nodes) else -1.0
+            put_fading(others if softmax else [], [] if softmax else others, generator, side=side)
             for query, key in pairs:
                 for scale in (floats[query].shape[-1] ** -0.5, 1.0):  # which of both products are multiplied by
                     put_fading_scores(floats[query], floats[key], scale, generator)
@@ -224,6 +239,28 @@ class Together:
                     if float(weight.min()) > LEAST_WEIGHT * float(weight.max()):
                         break
             outweigh(floats[weighed], self._weights(floats[weighed], target), generator)
+
+    def _outweigh_far(
+        self, floats: Sequence[torch.Tensor], target: Sequence[torch.Tensor], generator: torch.Generator
+    ) -> None:
+        """Do so where results are nearly linear in what is far below zero, as logarithms of a softmax are: with the
+        first pair of a form in which what weighs little decides.
+        """
+        for weight, value in itertools.permutations(floats, 2):
+            if weight.shape != value.shape:
+                continue
+            own = weight.clone(), value.clone()
+            least = put_outweighing(weight, value, generator)
+            results = [self.module.call_on(target, wide=True)[0].double()]
+            outweighing = value.clone()
+            value.masked_fill_(least, 0.0)
+            results.append(self.module.call_on(target, wide=True)[0].double())
+            value.copy_(outweighing)
+            part = float((results[0] - results[1]).abs().mean()) / max(float(results[0].abs().mean()), TINY)
+            if DECIDES < part < 1 - DECIDES:
+                return
+            weight.copy_(own[0])
+            value.copy_(own[1])
 
     def _is_linear(self, value: torch.Tensor, target: Sequence[torch.Tensor]) -> bool:
         """Return whether results are linear in a tensor, which is left as it is."""

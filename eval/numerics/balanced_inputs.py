@@ -78,10 +78,12 @@ def faded(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return power
 
 
-def put_fading(scores: Sequence[torch.Tensor], factors: Sequence[torch.Tensor], generator: torch.Generator) -> None:
-    """Let all lines of what a softmax takes, or else of factors, fade along them alike."""
+def put_fading(
+    scores: Sequence[torch.Tensor], factors: Sequence[torch.Tensor], generator: torch.Generator, *, side: float = -1.0
+) -> None:
+    """Let all lines of what a softmax takes, or of factors, fade along them alike; scores by so much, to a side."""
     for value in scores:
-        value.copy_((-faded(value, generator)).expand(value.shape))
+        value.copy_((side * faded(value, generator)).expand(value.shape))
     for value in factors:
         sign = torch.where(value < 0, -1.0, 1.0)
         value.copy_(sign * (1 + 0.1 * value.abs().clamp(max=1)) * torch.exp(-faded(value, generator)))
@@ -101,6 +103,15 @@ def outweigh(value: torch.Tensor, weight: torch.Tensor, generator: torch.Generat
     sign = torch.where(value < 0, -1.0, 1.0)
     counts = weight.abs() > LEAST_WEIGHT * weight.abs().max()
     value.copy_(torch.where(counts, sign * (0.5 + drawn) * weight.abs().max() / weight.abs(), torch.zeros_like(weight)))
+
+
+def put_outweighing(weight: torch.Tensor, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Let scores fade, and an input of their form be as far below zero as its weight is small; return where it is."""
+    fades = faded(weight, generator).expand(weight.shape)
+    drawn = torch.rand(value.shape, generator=generator, device=value.device)
+    weight.copy_(-fades)
+    value.copy_(-(0.5 + drawn) * fades.exp())
+    return fades > FADED[0] + FADED[1] / 2
 
 
 def put_beside(kind: str, inputs: Sequence[torch.Tensor], generator: torch.Generator) -> None:

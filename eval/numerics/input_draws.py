@@ -29,6 +29,7 @@ from rag_kernels.eval.traits.input_kinds import (
     FAR_BURST,
     FAR_PARAMETERS,
     FITTED,
+    HIDDEN,
     INTEGER_KINDS,
     IRREGULAR,
     KEPT,
@@ -66,6 +67,7 @@ MADE_ELSEWHERE = frozenset(
     {
         "own",
         *AGREEING,
+        *HIDDEN,
         *FITTED,
         NEXT_TO_LINES,
         ENDS,
@@ -166,7 +168,7 @@ def redraw(
     elif kind == BURST:
         drawn = burst(normal, generator, LOUD.get(dtype or own.dtype, 1e4))
     elif kind == FAR_BURST:
-        drawn = burst(normal, generator, LOUD.get(dtype or own.dtype, 1e13))
+        drawn = burst(normal, generator, LOUD.get(dtype or own.dtype, 1e16))
     elif kind == "large" and (greatest := LARGEST.get(dtype or own.dtype)):  # in which what is larger is infinite
         drawn = greatest * normal
     else:

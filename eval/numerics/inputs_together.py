@@ -24,12 +24,16 @@ SUMMED = (
     torch.float16,
 )
 LONG = 1024  # elements, whose polynomials of two such lines differ by a multiple of 2^64
+BALANCED_PARTS = 0.3  # of which operands are as far above one as below
 FEW = 8  # lines that come again and again
 SAME_SUM, EXCHANGED = ((0, 0), (1, -1), (0, 0), (1, -31), (1, -33)), 2  # of two neighbours
 
 
-def put_far_apart(values: Sequence[torch.Tensor], generator: torch.Generator, *, sided: bool) -> None:
-    """Make of several operands one far larger, and another zero, one or a half; the rest stay.
+def put_far_apart(
+    values: Sequence[torch.Tensor], generator: torch.Generator, *, sided: bool, divides: bool = False
+) -> None:
+    """Make of several operands one far larger, and another zero, one or a half; the rest stay. Or each is as far above
+    one as others are below it, so that some products are large and others near one. It is farther what is divided.
 
     Which ones is drawn for each part along the first dimension, of all operands of a form together: beside results
     that are large a small one is not looked at. On one side of zero none is zero, and all stay there.
@@ -41,17 +45,23 @@ def put_far_apart(values: Sequence[torch.Tensor], generator: torch.Generator, *,
     for shape, alike in forms.items():
         device = alike[0].device
         parts = (shape[0], *(1 for _ in shape[1:]))
+        balanced = torch.rand(parts, generator=generator, device=device) < BALANCED_PARTS
+        common = torch.rand(shape, generator=generator, device=device)
         part = torch.rand(max(2, len(alike)), *parts, generator=generator, device=device).argsort(0)
         for value, place in zip(alike, part, strict=False):
             sign = value.sign()
-            least, span = (2, 1.5) if value.dtype == torch.float16 else (5, 3)
+            half = value.dtype == torch.float16
+            least, span = (2, 1.5) if half else (5, 11 if divides else 3)
             power = least + span * torch.rand(shape, generator=generator, device=device)
-            few = torch.tensor([1.0, 0.5] if sided else [0.0, 1.0, -1.0, 0.5], device=device)
+            numbers = [1.0, 0.5] + [-1.0] * (not sided) + [0.0] * (not sided and not divides)
+            few = torch.tensor(numbers, device=device)
             one = few[torch.randint(0, len(few), parts, generator=generator, device=device)]
-            one = (one * sign if sided else one).to(value.dtype)
-            value.copy_(
-                torch.where(place == 0, (sign * 10**power).to(value.dtype), torch.where(place == 1, one, value))
-            )
+            one = (one * (0.7 + 0.6 * common) if divides else one) * (sign if sided else 1)
+            one = one.to(value.dtype)
+            apart = torch.where(place == 0, (sign * 10**power).to(value.dtype), torch.where(place == 1, one, value))
+            side = torch.randint(0, 2, parts, generator=generator, device=device) * 2 - 1
+            even = (sign * 10 ** (side * (1 + (1 if half else 10) * common))).to(value.dtype)
+            value.copy_(torch.where(balanced, even, apart))
 
 
 def put_same_sums(values: Sequence[torch.Tensor], generator: torch.Generator) -> None:
@@ -103,6 +113,22 @@ def _put_alternating(lines: torch.Tensor, least: int, generator: torch.Generator
     some = (drawn[0] < 0.25).nonzero().reshape(-1)
     lines[some] = lines[:1].clone()
     lines[some, : len(signs)] = least + torch.where(drawn[1, some, None] < 0.5, signs, 1 - signs)
+
+
+def put_far_under(
+    values: Sequence[torch.Tensor], masks: Sequence[torch.Tensor], where: bool, generator: torch.Generator
+) -> None:
+    """Make floats far where a mask of their form, or of their first dimensions, is true, or is not."""
+    for value in values:
+        for mask in masks:
+            ones = (1,) * (value.dim() - mask.dim())
+            try:
+                hidden = (mask != 0).reshape(*mask.shape, *ones).expand(value.shape) == where
+            except RuntimeError:
+                continue
+            power = 18 + 2 * torch.rand(value.shape, generator=generator, device=value.device)
+            far = torch.where(value < 0, -1.0, 1.0) * 10 ** power.clamp(max=4 if value.dtype == torch.float16 else 20)
+            value.copy_(torch.where(hidden, far.to(value.dtype), value))
 
 
 def put_agreeing(

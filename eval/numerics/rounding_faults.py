@@ -21,6 +21,8 @@ LEANS = 0.06
 VECTORS, LEAST_TAIL, TAIL_LEANS = (8, 16, 32, 64), 64, 0.25  # of so many chance leans by a seventh, four times over
 COMMON = 8.0  # times the variance between rows that their length allows for
 MORE = 1.35  # times the mean square of PyTorch's errors, or of one rounding's: another rounding doubles that of one
+NEAREST = 0.5 + 1 / 16  # units: farther off is no number to nearest, but for what rounding in fp32 leaves
+FEW_BEYOND, MANY_BEYOND = 1e-4, 0.01  # of elements: of PyTorch's, where it rounds to nearest once, and of a fault's
 AS_PYTORCH = 3.0  # times what PyTorch's own output shows
 FAR = 1.5  # units: beyond, PyTorch's own error is no matter of the last rounding
 OFF = 2.0**-20  # of an output in fp32, throughout: a quarter of what `input_kinds.STRICT` allows a product
@@ -62,6 +64,9 @@ def rounding_fault(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Ten
         return (
             f"its errors go together with further roundings: {mean:.1f} times what one leaves ({means:.1f} PyTorch's)"
         )
+    beyond, beyonds = (float((t.abs() > NEAREST).sum()) / count for t in (mine, own))
+    if beyond > MANY_BEYOND and beyonds < FEW_BEYOND:
+        return f"its errors go together with rounding of {beyond:.1%} of the elements that is not to nearest"
     mine, own = (torch.where(sound, t - t.sum() / count, 0.0) for t in (mine, own))
     for axis in range(got.dim()):
         common, commons = _in_common(mine, sound, axis), _in_common(own, sound, axis)

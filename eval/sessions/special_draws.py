@@ -20,6 +20,7 @@ from rag_kernels.eval.traits.input_kinds import (
     ENDS,
     FAR_ANGLES,
     FITTED,
+    HIDDEN,
     INFINITE,
     INTEGER_KINDS,
     IRREGULAR,
@@ -108,6 +109,7 @@ class SpecialDraws:
             not in (
                 *AGREEING,
                 *FITTED,
+                *HIDDEN,
                 NEXT_TO_LINES,
                 *SEARCHED,
                 *SINGLES,

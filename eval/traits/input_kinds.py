@@ -99,6 +99,8 @@ NAMED = (NAMED_NUMBERS, FAR_NAMED_NUMBERS)
 # the greater of two values, or the lesser.
 AGREE, GREATER, LESSER = "inputs that agree", "inputs that agree, the greater", "inputs that agree, the lesser"
 AGREEING = (AGREE, GREATER, LESSER)
+# Far numbers where a mask leaves them out, as padding may hold anything: by its truths, or by what is not true.
+HIDDEN = {"far where a mask is true": True, "far where a mask is not": False}
 # What a fitted model leaves: an argument next to what is computed beside it, by so much of its size. Lines next to
 # those of another tensor; rows that are orthonormal, as some losses want them.
 FITTED = {"fitted": 1e-2, "fitted closely": 3e-5}
@@ -168,6 +170,7 @@ SPECIAL = (
     *SIZES,
     *BESIDE,
     *AGREEING,
+    *HIDDEN,
     *SINGLES,
     TAILS,
 )

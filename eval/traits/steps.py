@@ -65,6 +65,7 @@ SOUGHT_IN = {"searchsorted": 0, "bucketize": 1}  # the position of what ascends
 MANY_STEPS = 5
 ANGLES = frozenset({"sin", "cos", "tan"})
 WEIGHING = frozenset({"softmax", "_softmax", "sigmoid"})
+RUNNING = frozenset({"cumprod"})
 ADDED_LOGS = frozenset({"logaddexp", "logaddexp2"})
 OF_TAILS = frozenset({"erfc", "special_ndtr", "special_log_ndtr", "log_sigmoid", "log_sigmoid_forward"})
 DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod"})
@@ -237,7 +238,7 @@ def _may_balance(fp: FunctionalProblem, kind: str) -> bool:
     names = Counter(base_name(node.op) for node in fp.nodes)
     floats = [a for a in fp.tensors if a.role != "buffer" and a.spec.dtype in ("float32", "float64", "bfloat16")]
     if kind == OUTWEIGHED:
-        weighs = any(operator(name).cost == "product" or name in WEIGHING for name in names)
+        weighs = any(operator(name).cost == "product" or name in WEIGHING or name in RUNNING for name in names)
         return weighs and sum(len(a.spec.shape) > 1 for a in floats) > 1
     if not is_elementwise(fp):
         return False

@@ -20,6 +20,7 @@ from rag_kernels.eval.traits.input_kinds import (
     DISORDER,
     ENDS_TOGETHER,
     FROM_END,
+    HIDDEN,
     IGNORED,
     INTEGERS,
     IRREGULAR,
@@ -67,7 +68,7 @@ def may_be_given(
     if not _integers_may(fp, kind, integers, on_gpu=on_gpu):
         return False
     truths = any(a.role == "input" and a.spec.dtype == "bool" for a in fp.tensors)
-    if (kind == UNTRUE and not truths) or (kind == PADDED and not masks):
+    if (kind == UNTRUE and not truths) or (kind in (PADDED, *HIDDEN) and not masks):
         return False
     if kind == ALIKE and not (integers or truths):
         return False

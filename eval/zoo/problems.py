@@ -236,6 +236,19 @@ PROBLEMS = {
         "(x.unsqueeze(0) == x.unsqueeze(1)).all(-1)",
         "torch.randint(0, 1000, (48, 2048))[torch.randint(0, 48, (48,))]",
     ),
+    "still to come": task("torch.flip(torch.cumsum(torch.flip(x, [1]), 1), [1])", "torch.randn(256, 512)"),
+    "rendered": task(
+        "(torch.cumprod(1 - torch.sigmoid(x), 1) * y).sum(1)",
+        "torch.randn(512, 64), torch.randn(512, 64)",
+        arguments="x, y",
+    ),
+    "taught": task(
+        "-(torch.softmax(y, 1) * torch.log_softmax(x, 1)).sum(1)",
+        "torch.randn(256, 512), torch.randn(256, 512)",
+        arguments="x, y",
+    ),
+    "phase": task("torch.fmod(x, y)", "100 * torch.randn(256, 512), torch.rand(256, 512) + 0.5", arguments="x, y"),
+    "imaginary": task("x * w + y * z", ", ".join(["torch.randn(256, 512)"] * 4), arguments="x, y, z, w"),
     "masked mean": task(
         "torch.where(m, x, 0).sum(-1) / m.sum(-1).clamp(min=1)",
         "torch.randn(256, 512), torch.rand(256, 512) < 0.5",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from textwrap import dedent, indent
 
-from rag_kernels.eval.zoo.bodies import agreeing, elements, indices, products, rows
+from rag_kernels.eval.zoo.bodies import agreeing, elements, indices, left_out, products, rows
 
-TASKS = {task.name: task for family in (rows, products, elements, indices, agreeing) for task in family.TASKS}
+TASKS = {task.name: task for family in (rows, products, elements, indices, agreeing, left_out) for task in family.TASKS}
 
 HEAD = """\
 #include "rag_kernel.h"
