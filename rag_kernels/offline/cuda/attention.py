@@ -172,10 +172,10 @@ class CudaAttention:
         ]
 
     def total(self, top: str, all_: str) -> str:
-        """Return the statement that stores the logsumexp of a row's scores, of their largest and the sum behind it."""
+        """Return the statement that stores the largest score of a row, and the log of the sum behind it."""
         a, access = self.region.attended, store_access(self.region, self.region.attended.total, self.names)
         place = self.nest.offset(access, self.nest.batch, self.nest.rows)
-        return f"{c_name(a.total)}_p[{place}] = {top} + logf({all_});"
+        return f"{c_name(a.top)}_p[{place}] = {top}, {c_name(a.total)}_p[{place}] = logf({all_});"
 
     @property
     def powers_of_two(self) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
-from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
+from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec, Value
 from rag_kernels.eval.traits.aten import base_name, names
 from rag_kernels.offline.fusion.attention_operands import (
     as_values,
@@ -43,19 +43,21 @@ SOFTMAX = frozenset({"softmax", "_softmax", SAFE})
 BETWEEN = names(lambda o: o.view or o.cast or o.same_value or o.dropout) - {"select", "slice", "narrow"}
 # What may stand before the softmax is whatever has a rule; these would make one row depend on others.
 LARGEST_HEAD = 256
-TOTAL = "logsumexp"
+TOP, TOTAL = "amax", "logsumexp"
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where attention may be: the names of the product of queries and keys, of the softmax, and of the last product.
 
-    All three are one for the library's operator. `total` is the logsumexp of the same scores, where there is one.
+    All three are one for the library's operator. `top` is the maximum of the same scores, and `total` the logsumexp of
+    what they are less that, where there are such.
     """
 
     scores: str
     softmax: str
     values: str
+    top: str = ""
     total: str = ""
 
 
@@ -68,7 +70,7 @@ def find_sites(fp: FunctionalProblem) -> Iterator[Site]:
         if base_name(node.op) in SOFTMAX:
             scores, values = _scores_before(node, nodes), _values_behind(node, fp.nodes)
             if scores and values:
-                yield Site(scores, node.name, values, _total_beside(node, fp.nodes))
+                yield Site(scores, node.name, values, *_rows_beside(node, fp.nodes))
 
 
 def is_product(node: Node) -> bool:
@@ -91,13 +93,22 @@ def _scores_before(softmax: Node, nodes: dict[str, Node]) -> str:
     return ""
 
 
-def _total_beside(softmax: Node, nodes: Sequence[Node]) -> str:
-    """Return the logsumexp of what a softmax is of, or nothing."""
+def _rows_beside(softmax: Node, nodes: Sequence[Node]) -> tuple[str, str]:
+    """Return the maximum of what a softmax is of, and the logsumexp of that less its maximum, or nothing."""
+    rank = len(softmax.outputs[0].shape)
     wide = {softmax.args[0]} | {Ref(n.name) for n in nodes if base_name(n.op) == "to" and n.args[0] == softmax.args[0]}
-    last = (-1, len(softmax.outputs[0].shape) - 1)
-    totals = [n for n in nodes if base_name(n.op) == TOTAL and n.args[0] in wide and given(n, 2, "keepdim", False)]
-    named = [n.name for n in totals if given(n, 1, "dim") in [(d,) for d in last] and given(softmax, 1, "dim") in last]
-    return named[0] if len(named) == 1 else ""
+
+    def along_rows(name: str, of: set[Value]) -> list[Node]:
+        found = [n for n in nodes if base_name(n.op) == name and n.args[0] in of and given(n, 2, "keepdim", False)]
+        return [n for n in found if given(n, 1, "dim") in ((-1,), (rank - 1,))]
+
+    if given(softmax, 1, "dim") in (-1, rank - 1):
+        for top in along_rows(TOP, wide):
+            pair = [(x, Ref(top.name)) for x in wide]
+            under = {Ref(n.name) for n in nodes if base_name(n.op) == "sub" and n.args in pair}
+            for total in along_rows(TOTAL, {*under}):
+                return top.name, total.name
+    return "", ""
 
 
 def _values_behind(softmax: Node, nodes: Sequence[Node]) -> str:
@@ -140,11 +151,11 @@ class AttentionRecogniser:
     @classmethod
     def of(cls, sites: Sequence[Site], rules: dict[str, Rule]) -> AttentionRecogniser:
         """Return the recogniser of these sites."""
-        return cls({name: s for s in sites for name in (s.scores, s.softmax, s.values, s.total)}, rules)
+        return cls({name: s for s in sites for name in (s.scores, s.softmax, s.values, s.top, s.total)}, rules)
 
     def rules(self) -> dict[str, Rule]:
         """Return the rules by operator name."""
-        names = {*PRODUCTS, *SOFTMAX, TOTAL}
+        names = {*PRODUCTS, *SOFTMAX, TOP, TOTAL}
         return self.known | {name: partial(self.rule, name) for name in sorted(names)}
 
     def rule(self, name: str, lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
@@ -158,8 +169,9 @@ class AttentionRecogniser:
             return self.operator(lowering, node, site)
         if node.name == site.scores:
             return self.scores(lowering, site, operands_named(node), lambda: PRODUCTS[name](lowering, node))
-        if node.name == site.total:
-            return self.total(lowering, site) if site in self.done else self.known[name](lowering, node)
+        if node.name in (site.top, site.total):
+            known = site not in self.done
+            return self.known[name](lowering, node) if known else self.row(lowering, site, top=node.name == site.top)
         if node.name == site.softmax:
             self.open[site].empty = 0.0 if name == SAFE else math.nan
             return self.softmax(lowering, site, lowering.value(given(node, 0)), given(node, 1, "dim"))
@@ -168,15 +180,20 @@ class AttentionRecogniser:
             lowering, site, node, operands_named(node), lambda: PRODUCTS[name](lowering, node), half=half
         )
 
-    def total(self, lowering: Lowering, site: Site) -> ir.Value:
-        """Return the logsumexp of the scores of each row, which attention stores beside its result."""
+    def row(self, lowering: Lowering, site: Site, *, top: bool) -> ir.Value:
+        """Return a number of each row that attention stores beside its result: of its scores the maximum, or the
+        logsumexp of what they are less that."""
         step, weights = self.done[site], self.open[site].weights
         assert weights is not None
-        dims, spec = (*weights.dims[:-1], ()), ir.leaves(a for group in weights.dims[:-1] for a in group)
-        made = replace(step, total=f"{step.buffer}_total", total_dims=tuple((a,) for a in spec))
-        lowering.steps[lowering.steps.index(step)] = self.done[site] = made
-        lowering.specs[made.total] = TensorSpec(tuple(a.size for a in spec), "float32")
-        return lowering.tracked(read_back(made.total, made.total_dims, "float32", dims))
+        if not step.total:
+            leaves = ir.leaves(a for group in weights.dims[:-1] for a in group)
+            names = f"{step.buffer}_top", f"{step.buffer}_total"
+            made = replace(step, top=names[0], total=names[1], row_dims=tuple((a,) for a in leaves))
+            lowering.steps[lowering.steps.index(step)] = self.done[site] = made
+            lowering.specs |= dict.fromkeys(names, TensorSpec(tuple(a.size for a in leaves), "float32"))
+            step = made
+        buffer, dims = step.top if top else step.total, (*weights.dims[:-1], ())
+        return lowering.tracked(read_back(buffer, step.row_dims, "float32", dims))
 
     def left(self, lowered: Lowered) -> set[Site]:
         """Return the sites that were not recognised, or whose product something else needs."""

@@ -172,6 +172,9 @@ class _Finder:
                 right if zero[0] else left if zero[1] else ir.Op(value.dims, value.dtype, value.operator, (left, right))
             )
             return a + b, rest
+        if value.operator is Operator.SUB:
+            a, left = self.split(value.args[0])
+            return (a, replace(value, args=(left, value.args[1]))) if a else ([], value)
         positive = any(n is not None and n > 0 for n in numbers)
         scaled = value.operator is Operator.MUL or (value.operator is Operator.DIV and numbers[1] is not None)
         if not (uncast(value) is not value or (scaled and positive)):

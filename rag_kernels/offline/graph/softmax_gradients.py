@@ -1,8 +1,8 @@
-"""Attention whose gradient is wanted, as what its rows come to: one number for each stands for all its weights.
+"""Attention whose gradient is wanted, as what its rows come to: two numbers for each stand for all its weights.
 
 Comes in: a problem with softmax(scores) v and its gradients. Goes out: the same function, in which gradients take the
-weights as `exp(scores - logsumexp(scores))`, with scores of their own, and the sum over keys of weights times their
-gradient is that of the result times its gradient, which is as long as a head. So nobody needs the weights in memory.
+weights as `exp(scores - top - log(sum(exp(scores - top))))`, with scores of their own, and the sum over keys of weights
+times their gradient is that of the result times its gradient, as long as a head. So nobody needs the weights in memory.
 A softmax that gives 0 where all scores are minus infinity is one operator.
 """
 
@@ -206,13 +206,16 @@ def _add_again(new: NewNodes, node: Node, site: _Site, again: dict[str, Ref]) ->
         full = TensorSpec(spec.shape, "float32")
         row = TensorSpec((*spec.shape[:-1], 1), "float32")
         wide = new.add(f"{node.name}_scores", full, "to.dtype", scores, "torch.float32")
-        total = new.add(f"{node.name}{TOTAL}", row, "logsumexp.default", wide, (-1,), True)
+        top = new.add(f"{node.name}_top", row, "amax.default", wide, (-1,), True)
+        under = new.add(f"{node.name}_under", full, "sub.Tensor", wide, top)
+        total = new.add(f"{node.name}{TOTAL}", row, "logsumexp.default", under, (-1,), True)
         own = new.add(f"{node.name}_again_scores", full, "to.dtype", again[scores.name], "torch.float32")
+        own = new.add(f"{node.name}_again_under", full, "sub.Tensor", own, top)
         below = new.add(f"{node.name}_below", full, "sub.Tensor", own, total)
         powers = new.add(f"{node.name}_powers", full, "exp.default", below)
         if site.weights != node.name:
             flat = TensorSpec(row.shape, "bool")
-            none = new.add(f"{node.name}_none", flat, "eq.Scalar", total, -inf)
+            none = new.add(f"{node.name}_none", flat, "eq.Scalar", top, -inf)
             powers = new.add(f"{node.name}_or_none", full, "masked_fill.Scalar", powers, none, 0)
         if spec.dtype != "float32":
             powers = new.add(f"{node.name}_rounded", spec, "to.dtype", powers, f"torch.{spec.dtype}")

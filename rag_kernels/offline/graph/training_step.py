@@ -88,17 +88,13 @@ def _needed(results: tuple[str, ...], by_name: dict[str, Node]) -> set[str]:
 
 
 def _totals(own: set[str], nodes: tuple[Node, ...]) -> set[str]:
-    """Return what the rows of the forward's values come to, which the forward has at hand, and casts on the way."""
-    found = set[str]()
-    totals = [node for node in nodes if base_name(node.op) == "logsumexp"]
-    casts = {node.name: node for node in nodes if operator(base_name(node.op)).cast}
-    for node in totals:
-        way = [node.name]
-        while (source := refs_of(node)[0]) not in own and source in casts:
-            node = casts[source]
-            way.append(source)
-        found |= set(way) if source in own else set()
-    return found
+    """Return what rows of the forward's values come to (their maxima, and logsumexps), which it has at hand."""
+    found = dict[str, Node]()
+    for node in nodes:
+        name, read = base_name(node.op), refs_of(node)
+        if (name in {"amax", "logsumexp", "sub"} or operator(name).cast) and read and own.union(found) >= {*read}:
+            found[node.name] = node
+    return _needed(tuple(name for name, node in found.items() if base_name(node.op) == "logsumexp"), found)
 
 
 def _behind(grads: set[str], nodes: tuple[Node, ...]) -> set[str]:

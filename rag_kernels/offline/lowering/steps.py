@@ -54,13 +54,14 @@ class Attended:
     storage: str  # dtype of the result in memory
     half: bool  # whether the graph rounds weights to sixteen bits before the product with v
     empty: float  # what a row is for which no key is left: NaN in the formula, 0 in the library's operator
-    total: str = ""  # buffer of the logsumexp of each row's scores, where something wants it
-    total_dims: tuple[ir.Group, ...] = ()
+    top: str = ""  # buffers of the maximum of each row's scores, and of the logsumexp of these less that,
+    total: str = ""  # where something wants them
+    row_dims: tuple[ir.Group, ...] = ()
 
     @property
     def stored(self) -> dict[str, tuple[ir.Group, ...]]:
         """Return the dimensions of its buffers."""
-        return {self.buffer: self.dims, **({self.total: self.total_dims} if self.total else {})}
+        return {self.buffer: self.dims} | {name: self.row_dims for name in (self.top, self.total) if name}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
