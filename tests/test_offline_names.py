@@ -52,8 +52,18 @@ PAIRS = {"pair": PAIR, "pair_16": halved(PAIR, "bfloat16"), "rows_16": halved(RO
 PIECES = Case(
     "return self.c(x)", "torch.randn(1, 24, 9, 12)", "torch.randn(1)", init="self.c = nn.ConvTranspose2d(24, 8, 4, 2)"
 )
-FURTHER_PARAMETERS = {"pieces": tuple(CudaParameters(products=2, tensor=2, turns=turns) for turns in (3, 4))}
-CASES = {"pieces": PIECES} | PAIRS | numbers.CASES | products.CASES | MANY | HALVES | ATTENTION
+BY_REGISTERS = CudaParameters(products=2, tensor=2, turns=4)
+JOINED = Case(
+    "return self.c(x).amax((2, 3)).tanh(), self.d(x).sum(1).tanh()",
+    "torch.randn(64, 24, 9, 12)",
+    "torch.randn(1)",
+    init="self.c = nn.Conv2d(24, 20, 3); self.d = nn.ConvTranspose2d(24, 8, 4, 2)",
+)
+FURTHER_PARAMETERS = {
+    "pieces": (CudaParameters(products=2, tensor=2, turns=3), BY_REGISTERS),
+    "joined": (BY_REGISTERS,),
+}
+CASES = {"pieces": PIECES, "joined": JOINED} | PAIRS | numbers.CASES | products.CASES | MANY | HALVES | ATTENTION
 TYPE = (
     r"(?:bool|int|unsigned|CUtensorMap|uint64_t|int64_t|uint32_t|float|double|float4|dim3|auto|MaxSum|Place|Team|Cluster|Quotient|"
     r"Pack<\w+, \d>)"

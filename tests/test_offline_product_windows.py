@@ -246,6 +246,82 @@ def test_pixels_go_through_registers_and_nothing_is_copied(name: str, tmp_path: 
     assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
 
 
+# What all pixels or filters come to: images of odd sizes and of several pieces, rows that begin anywhere, phases whose
+# last pixels are beyond the end, slices, two reductions, and a factor for each pixel.
+JOINED = {
+    "a mean": Case(
+        "return F.gelu(self.c(x)).mean((2, 3)) * 2",
+        "torch.randn(30, 3, 9, 72)",
+        "torch.randn(1)",
+        init="self.c = nn.Conv2d(3, 35, 3)",
+    ),
+    "two of phases": Case(
+        "h = self.c(x).tanh() * y; return h.amax((2, 3), keepdim=True), h.sum((2, 3)).sum(1)",
+        "torch.randn(15, 20, 5, 20)",
+        "torch.randn(19, 39)",
+        init="self.c = nn.ConvTranspose2d(20, 70, (5, 3), (3, 2), (1, 1), dilation=(2, 1))",
+    ),
+    "slices": Case(
+        "return self.c(x).amin((2, 3, 4))",
+        "torch.randn(64, 8, 4, 6, 16)",
+        "torch.randn(1)",
+        init="self.c = nn.Conv3d(8, 20, 3, (2, 1, 1), (0, 1, 1))",
+    ),
+    "filters": Case(
+        "return F.gelu(self.c(x)).amin(1, keepdim=True).tanh()",
+        "torch.randn(2, 12, 13, 36)",
+        "torch.randn(1)",
+        init="self.c = nn.Conv2d(12, 70, (5, 3), padding=(1, 2), dilation=(1, 2))",
+    ),
+    "filters of phases": Case(
+        "h = self.c(x) * y; return h.sum(1), h.amax(1)",
+        "torch.randn(2, 20, 5, 20)",
+        "torch.randn(40, 19, 39)",
+        init="self.c = nn.ConvTranspose2d(20, 40, (5, 3), (3, 2), (1, 1), dilation=(2, 1))",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_what_all_pixels_or_filters_come_to_is_stored_in_their_place(name: str, tmp_path: Path) -> None:
+    parameters = CudaParameters(products=2, tensor=2, turns=4)
+    fp, plan = drafted(name, JOINED[name], parameters, "forward_0_joined")
+    assert ("tma_join_pieces<<<" in plan.candidate.source) != ("filters" in name)
+    assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
+    assert ratio(plan, fp, tmp_path / "apart") < limit(parameters)
+
+
+STORED = {
+    "read again": Case(
+        "h = self.c(x); return h, h.mean((2, 3))",
+        "torch.randn(30, 3, 9, 72)",
+        "torch.randn(1)",
+        init="self.c = nn.Conv2d(3, 35, 3)",
+    ),
+    "few": Case(
+        "return self.c(x).mean((2, 3))",
+        "torch.randn(2, 3, 99, 72)",
+        "torch.randn(1)",
+        init="self.c = nn.Conv2d(3, 35, 3)",
+    ),
+    "some pixels": Case(
+        "return self.c(x).sum(2)",
+        "torch.randn(2, 8, 4, 6, 16)",
+        "torch.randn(1)",
+        init="self.c = nn.Conv3d(8, 20, 3, padding=(0, 1, 1))",
+    ),
+    "more filters than a tile has": Case(
+        "return self.c(x).amax(1)", "torch.randn(2, 12, 9, 36)", "torch.randn(1)", init="self.c = nn.Conv2d(12, 150, 3)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_pixels_are_stored_where_a_tile_has_not_all_that_is_read(name: str) -> None:
+    source = drafted(name, STORED[name], CudaParameters(products=2, tensor=2, turns=4))[1].candidate.source
+    assert "row_of_piece" in source and "_joined" not in source
+
+
 def test_pixels_go_through_registers_where_there_are_tiles_for_all_processors() -> None:
     init = "self.c = nn.Conv2d(8, 16, 3)"
     many = Case("return self.c(x).relu()", "torch.randn(16, 8, 60, 64)", "torch.randn(1)", init=init)

@@ -37,6 +37,7 @@ from rag_kernels.offline.fusion.layouts import laid_as_read
 from rag_kernels.offline.fusion.online_reduction import one_pass
 from rag_kernels.offline.fusion.parts import Split
 from rag_kernels.offline.fusion.pieces import read_in_pieces
+from rag_kernels.offline.fusion.pixel_sums import with_pixel_sums
 from rag_kernels.offline.fusion.planner import Planner
 from rag_kernels.offline.fusion.product_statistics import with_grouped_columns
 from rag_kernels.offline.fusion.quantised import with_quantised
@@ -218,6 +219,8 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
         if isinstance(parameters, CudaParameters) and parameters.tensor:
             lowered = with_grouped_columns(lowered, split_of(parameters))
         lowered = one_pass(lowered, KEPT_BYTES).checked(checker, "The rewriting to one pass")
+        if isinstance(parameters, CudaParameters) and parameters.tensor == 2:
+            lowered = with_pixel_sums(lowered, split_of(parameters))
     if owes_half(fp):
         lowered = with_reciprocals(lowered, on_gpu=backend == "cuda").checked(checker, "The rewriting to reciprocals")
     if backend == "cuda":

@@ -10,6 +10,7 @@ from __future__ import annotations
 from rag_kernels.offline.cuda.gemm import (
     few_rows_text,
     patch_text,
+    pixels_text,
     tensor_core_text,
     text,
     wgmma_host_text,
@@ -57,6 +58,7 @@ def products(needs: Needs) -> str:
     parts += [wgmma_host_text.HOST] if needs.copies else []
     parts += [window_text.HOST] if needs.windows else []
     parts += [patch_text.HOST] if needs.patches else []
+    parts += [pixels_text.HOST] if needs.pixel_sums else []
     parts += [tensor_core_text.HEAD] if needs.tensor_cores else []
     parts += [tensor_core_text.one_instruction(numbers) for numbers in sorted(needs.passes | needs.few)]
     parts += [tensor_core_text.one_product(numbers) for numbers in sorted(needs.passes)]

@@ -6,6 +6,7 @@ elements at a time it has a second kernel, and sizes and addresses decide at eac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
@@ -23,6 +24,7 @@ from rag_kernels.offline.cuda.kernel_text import KernelText
 from rag_kernels.offline.cuda.multi_block_rows import multi_block_region
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.order import order_text
+from rag_kernels.offline.cuda.pixel_sums import PixelsJoined, pixels_joined
 from rag_kernels.offline.cuda.products import Product, product_of
 from rag_kernels.offline.cuda.recurrence import recurrent_text
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion, is_near
@@ -93,22 +95,68 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
         near = multiplies_sixteen_bits(region.chained) if isinstance(region, ChainedRegion) else near
         needs.calls |= called(region.stores.values(), on_gpu(near=near))
     kernels, launches, number = _Kernels(known), list[str](), 0
+    memory, done = scratch_texts(function, names), set[int]()
     for group in together(function.regions):
         name = f"{function.name}_{number}"
         launch = _joined_launch(name, group, function, sizes, parameters, kernels) if len(group) > 1 else []
         for place, region in enumerate(() if launch else group, number):
-            launch += _launch(f"{function.name}_{place}", region, function, sizes, parameters, needs, kernels)
+            found = pixels_joined(function, place)
+            joined = found and _pixels_joined_launch(place, found, function, sizes, parameters, needs, kernels)
+            if found and joined:
+                launch += ["{", *indent(joined(*memory.pop(found.pixels))), "}"]
+                done.add(place + 1)
+            elif place not in done:
+                launch += _launch(f"{function.name}_{place}", region, function, sizes, parameters, needs, kernels)
         launches += launch
         number += len(group)
     lines = [f"void {function.name}_kernel({function.parameters('cuda')}) {{"]
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
     lines.append(f"  cudaStream_t stream = (cudaStream_t)rk::stream({c_name(function.outputs[0])});")
-    for buffer, ctype, total in function.scratch_memory(names, "cuda"):
-        lines.append(f"  {ctype}* {c_name(buffer)}_data = scratch<{ctype}>({total}, stream);")
-    lines += indent(launches)
-    lines += [f"  cudaFreeAsync({c_name(b)}_data, stream);" for b in function.scratch]
+    lines += indent([*(take for take, _ in memory.values()), *launches, *(give for _, give in memory.values())])
     return "\n".join([*kernels.texts, *lines, "}", f"RK_EXPORT({function.name}, {function.name}_kernel)", ""])
+
+
+def scratch_texts(function: Function, names: Names) -> dict[str, tuple[str, str]]:
+    """Return by scratch buffer the statements that take its memory, and give it back."""
+    return {
+        b: (
+            f"{ctype}* {c_name(b)}_data = scratch<{ctype}>({total}, stream);",
+            f"cudaFreeAsync({c_name(b)}_data, stream);",
+        )
+        for b, ctype, total in function.scratch_memory(names, "cuda")
+    }
+
+
+def _pixels_joined_launch(
+    place: int,
+    joined: PixelsJoined,
+    function: Function,
+    sizes: Sizes,
+    parameters: CudaParameters,
+    needs: Needs,
+    kernels: _Kernels,
+) -> Callable[[str, str], list[str]] | None:
+    """Write the kernels of a convolution whose pixels are joined: one that stores none, and those of both regions.
+
+    Return what makes the statements that choose and launch, by those that take and give back memory for pixels; None
+    where there is no such kernel.
+    """
+    name, (first, second) = f"{function.name}_{place}", function.regions[place : place + 2]
+    one = CudaRegion.of(joined.region, function, sizes, parameters)
+    product = product_of(one, function, needs)
+    made = product and product.joined(f"{name}_joined", joined)
+    plain = product_of(CudaRegion.of(first, function, sizes, parameters), function, needs)
+    if not made or not plain:
+        return None
+    needs.calls |= called(joined.region.stores.values(), on_gpu(near=is_near(joined.region, function, parameters)))
+    text, launched, condition = made
+    kept = kernels.kept(text)
+    tiles, launched_in_tiles = plain.in_tiles(name)
+    apart = launched_in_tiles(kernels.kept(tiles))
+    apart += _launch(f"{function.name}_{place + 1}", second, function, sizes, parameters, needs, kernels)
+    joint = launched(kept)
+    return lambda take, give: [built(kept), *choice(condition, joint, [take, *apart, give])]
 
 
 def _launch(
@@ -218,9 +266,13 @@ def _product_launch(name: str, product: Product, kernels: _Kernels) -> list[str]
     if copied := product.on_hopper(f"{name}_tma"):
         text, launched, condition = copied
         kept = kernels.kept(text)
-        built = f"const bool built = by_device([] {{ return rk::built_for_hopper((const void*){kept}); }});"
-        return ["{", *indent([built, *choice(condition, launched(kept), launch)]), "}"]
+        return ["{", *indent([built(kept), *choice(condition, launched(kept), launch)]), "}"]
     return ["{", *indent(launch), "}"] if len(launch) > 1 else launch
+
+
+def built(kernel: str) -> str:
+    """Return the statement that says whether a kernel was built for the device."""
+    return f"const bool built = by_device([] {{ return rk::built_for_hopper((const void*){kernel}); }});"
 
 
 def choice(condition: str, launch: list[str], otherwise: list[str]) -> list[str]:

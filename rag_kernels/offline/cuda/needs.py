@@ -21,9 +21,9 @@ class Needs:
 
     `splits` is of products on plain cores whose depth is split. `copy_engine` is of kernels that it feeds, with a
     warpgroup's products of so many `columns`; `copies` is of those whose factors may be copied for it, `windows` of
-    those that read through a window, `patches` of those over pieces of images; `passes` are the number formats of
-    tensor-core products in one pass, `few` those of products of few rows; `order` has the functions that sorts call,
-    `calls` the mathematical ones.
+    those that read through a window, `patches` of those over pieces of images, `pixel_sums` of those that join all
+    pixels; `passes` are the number formats of tensor-core products in one pass, `few` those of products of few rows;
+    `order` has the functions that sorts call, `calls` the mathematical ones.
     """
 
     tiles: bool = False
@@ -41,6 +41,7 @@ class Needs:
     copies: bool = False
     windows: bool = False
     patches: bool = False
+    pixel_sums: bool = False
     passes: set[str] = field(default_factory=set)
     few: set[str] = field(default_factory=set)
 

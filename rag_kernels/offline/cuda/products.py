@@ -12,10 +12,12 @@ from functools import partial
 
 from rag_kernels.offline.codegen.contraction import Contraction, find_contraction
 from rag_kernels.offline.codegen.kernel_function import Function
+from rag_kernels.offline.codegen.loop_nest import store_access
 from rag_kernels.offline.codegen.statements import Printer
 from rag_kernels.offline.cuda.gemm.few_rows import few_rows_kernel
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
-from rag_kernels.offline.cuda.gemm.pixels import convolution_kernel
+from rag_kernels.offline.cuda.gemm.pixel_sums import with_filters_joined, with_pixels_joined
+from rag_kernels.offline.cuda.gemm.pixels import PixelKernel, convolution_kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel, numbers_of, serves
 from rag_kernels.offline.cuda.gemm.wgmma import WgmmaKernel
 from rag_kernels.offline.cuda.gemm.wgmma_choice import wgmma_kernel
@@ -23,6 +25,7 @@ from rag_kernels.offline.cuda.gemm.wgmma_groups import GroupsKernel
 from rag_kernels.offline.cuda.gemm.window import by_images
 from rag_kernels.offline.cuda.kernel_text import KernelText, arguments_of, constexprs
 from rag_kernels.offline.cuda.needs import Needs
+from rag_kernels.offline.cuda.pixel_sums import PixelsJoined
 from rag_kernels.offline.cuda.region import CudaRegion, Launch
 from rag_kernels.offline.ir.parameters import c_name
 
@@ -69,8 +72,24 @@ class Product:
         apart, of = by_images(kernel), GroupsKernel if self.found.grouped else WgmmaKernel
         made = wgmma_kernel(kernel, wanted, of) or (wgmma_kernel(apart, wanted, of) if apart else None)
         made = made or (None if self.found.grouped else convolution_kernel(kernel, wanted))
-        if not made:
+        return self.fed(made, name) if made else None
+
+    def joined(self, name: str, wanted: PixelsJoined) -> tuple[KernelText, Launch, str] | None:
+        """Return the kernel that joins pixels or filters, of which its region stores what each is made to."""
+        kernel, p = self.kernel(), self.region.parameters
+        made = isinstance(kernel, TensorKernel) and convolution_kernel(kernel, (p.shape, p.clusters, p.turns))
+        if not isinstance(made, PixelKernel):
             return None
+        stores = {b: store_access(wanted.sums, b, self.found.nest.names) for b in wanted.kinds}
+        both = (
+            with_filters_joined(made, wanted.kinds, stores)
+            if wanted.of_filters
+            else with_pixels_joined(made, wanted.kinds)
+        )
+        return self.fed(both, name) if both else None
+
+    def fed(self, made: WgmmaKernel, name: str) -> tuple[KernelText, Launch, str]:
+        """Return a kernel that the copy engine feeds, its launch, and the C condition under which it may run."""
         text, arguments, widths, pointers = self.printed(made, name)
         conditions = [*self.fits_indices(made), made.condition(pointers)]
         launch = partial(made.hopper_launch, arguments=arguments, widths=widths, pointers=pointers)

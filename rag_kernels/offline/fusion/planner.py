@@ -167,7 +167,7 @@ class Planner:
 
     def store(self, buffer: str, value: ir.Value, slot: ir.Slot | None = None) -> None:
         """Add the region that writes a value, after the regions of the reductions that it cannot hold."""
-        value = rewrite(rewrite(value, self.loaded), self.narrowed)
+        value = rewrite(rewrite(rewrite(value, self.loaded), self.narrowed), self.set_apart)
         root = ir.tree_atoms(value) | {a for g in value.dims for a in ir.leaves(g)}
         found = reductions(value)
         main = main_key(value)
@@ -202,6 +202,13 @@ class Planner:
         arg = ir.Op(read, value.arg.dtype, Operator.SAME, (value.arg,))
         narrow = self.load_of(replace(value, dims=dims, arg=arg))
         return ir.Op(value.dims, value.dtype, Operator.SAME, (narrow,))
+
+    def set_apart(self, value: ir.Value) -> ir.Value | None:
+        """Return a load of a reduction that has a nest of its own; None for others."""
+        if not isinstance(value, ir.Reduce) or not value.apart:
+            return None
+        self.stored[value] = self.load_of(replace(value, apart=False))
+        return self.stored[value]
 
     def is_stored_first(
         self, value: ir.Value, loops: frozenset[ir.Atom], inner: frozenset[ir.Atom], main: Key | None
@@ -388,7 +395,7 @@ class Planner:
         """Return a reduction of few long rows as two: partial rows, and the reduction of these; None to keep it."""
         if isinstance(value, ir.Scan):
             return self.halve_scan(value)
-        if not isinstance(value, ir.Reduce) or value.guards:
+        if not isinstance(value, ir.Reduce) or value.guards or value.apart:
             return None
         if value in self.halves:
             return self.halves[value]
@@ -461,17 +468,18 @@ def inlined(region: Region, other: Region) -> Region:
     if reductions_in(other) or other.slots:
         return region
 
-    def change(v: ir.Value) -> ir.Value | None:
-        if not isinstance(v, ir.Load) or v.buffer not in other.stores:
-            return None
-        here = [
-            (leaf, factor) for f in v.index if isinstance(f, ir.Form) for a, factor in f.terms for leaf in a.leaves()
-        ]
-        there = [(leaf, 1) for group in other.stores[v.buffer].dims for leaf in ir.leaves(group)]
-        plain = all(isinstance(f, ir.Form) and not f.offset and not f.sizes and len(f.terms) <= 1 for f in v.index)
-        return other.stores[v.buffer] if plain and here == there else None
+    return replace(region, stores={b: rewrite(v, partial(made_at, other)) for b, v in region.stores.items()})
 
-    return replace(region, stores={b: rewrite(v, change) for b, v in region.stores.items()})
+
+def made_at(region: Region, value: ir.Value) -> ir.Value | None:
+    """Return what a region stores at the place that a load reads, if it is the same in the loops of both; else None."""
+    if not isinstance(value, ir.Load) or value.buffer not in region.stores:
+        return None
+    forms = [f for f in value.index if isinstance(f, ir.Form)]
+    here = [(leaf, factor) for f in forms for a, factor in f.terms for leaf in a.leaves()]
+    there = [(leaf, 1) for group in region.stores[value.buffer].dims for leaf in ir.leaves(group)]
+    plain = len(forms) == len(value.index) and all(not f.offset and not f.sizes and len(f.terms) <= 1 for f in forms)
+    return region.stores[value.buffer] if plain and here == there else None
 
 
 def rounding_of(value: ir.Value) -> str:

@@ -50,12 +50,12 @@ GENERATED_NAMES = re.compile(
     r"shift|show|shown|single|size|slot|slots|small|spread|staged|start|step|steps|store|stream|stride|strip|sum|"
     r"sums|take|taken|tall|target|team|teams|term|threads|tile|tile_of_sums|tiles|time|top|turns|unpacked|vectors|"
     r"warp|warps|which|whole|word|"
-    r"begin_\w+|[qkv]_(?:at|empty|full)|[mor]|arrivals|asked|fitting|four|free|give|head|heads|it|joined|keep|keys|kk|"
+    r"begin_\w+|[qkv]_(?:at|empty|full)|[mor]|arrivals|asked|fitting|four|free|give|head|heads|it|join|joined|keep|keys|kk|"
     r"leader|leading|major|map_\w+|mask|mine_of|minor|most_blocks|outside|parity|phase|qs|qw|shrink|softmax|split|splits|st|"
     r"tiles_of_keys|times|together|total|until|wanted|wide|pitch|reads|sizes|strides|extreme|"
     r"begins|bits|board|counted|fill|gathered|given|it|longest|nans|of_lane|ends|exists|is_long|long_ones|many|mine_now|owner|past|segment|segments|shape|tail|turn|walk|walker|"
     r"walkers|known|back|there|split_depth|pixel|image|padded|above|below|channels|encode|pixels|swizzle|extents|images|"
-    r"ahead|early|exchanged|one|several|channel|even|odd|slice|chunks?|plane|filters?|half|spot|tap|gone|pair|piece|room|theirs|words"
+    r"ahead|early|exchanged|one|several|channel|even|odd|slice|chunks?|plane|filters?|half|spot|tap|gone|pair|pieces?|room|theirs|words|(filters|pixels)_of"
 )
 KEYWORDS = frozenset(
     "auto bool break case catch char class const continue default delete do double else enum extern false float for "

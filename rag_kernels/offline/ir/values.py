@@ -220,6 +220,7 @@ class Reduce(Value):
     guards: tuple[Index, ...] = ()
     rounded: str = ""  # of a product: the dtype of sixteen bits to which the graph rounds it
     grouped: bool = False  # of neighbouring columns of a product, in whose nest it is taken
+    apart: bool = False  # of all pixels or filters of a convolution, behind which it has a nest of its own
 
 
 @dataclass(eq=False, slots=True)

@@ -137,10 +137,18 @@ class PixelKernel(PatchKernel):
         return pixels_text.STEP.replace("PHASES_OF_STEP", inside)
 
     def strips(self) -> str:
-        place, block = "h * 16 + u / 2 % 2 * 8 + lane / 4", "i % (BLOCKS / 2) * 2 + h"
+        place, block = "h * 16 + u / 2 % 2 * 8 + lane / 4", "pixels_of(i) * 2 + h"
         if self.paired:
-            place, block = "(u / 2 % 2 * 8 + lane / 4) * 2 + h", "h * TOGETHER + i % TOGETHER"
-        return pixels_text.STRIPS.replace("PLACE_OF_SUM", place).replace("SUMS_OF_STRIP", block)
+            place, block = "(u / 2 % 2 * 8 + lane / 4) * 2 + h", "h * TOGETHER + pixels_of(i)"
+        strips = pixels_text.STRIPS.replace("PLACE_OF_SUM", place).replace("SUMS_OF_STRIP", block)
+        for name, text in self.order.items():
+            strips = strips.replace(name, text)
+        return strips
+
+    @property
+    def order(self) -> dict[str, str]:
+        """Return which filters and pixels strip `i` has, as C."""
+        return pixels_text.BY_FILTERS
 
     @property
     def copied(self) -> list[str]:

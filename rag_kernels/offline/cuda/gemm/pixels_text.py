@@ -58,6 +58,8 @@ filters += (TAPS) * (ROWS * LINE);"""
 # Sixteen filters of 32 neighbouring pixels of a warp at a time, through its part of shared memory.
 STRIPS = """\
 constexpr int DOWN = 16, ACROSS = 32, PITCH = SKEW;  // what a warp has at a time
+const auto filters_of = [](int i) { return FILTERS_OF; };
+const auto pixels_of = [](int i) { return PIXELS_OF; };
 const auto exchanged = [](int) { return 0; };
 #pragma unroll 1
 for (int strip = 0; strip < COLUMNS * BLOCKS / 32; ++strip) {
@@ -70,10 +72,86 @@ for (int strip = 0; strip < COLUMNS * BLOCKS / 32; ++strip) {
 #pragma unroll
         for (int u = 0; u < 8; ++u) {
           float* const to = staged + (u / 4 * 8 + lane % 4 * 2 + u % 2) * SKEW + PLACE_OF_SUM;
-          *to = sums[SUMS_OF_STRIP][i / (BLOCKS / 2) * 8 + u];
+          *to = sums[SUMS_OF_STRIP][filters_of(i) * 8 + u];
         }
   __syncwarp();
-  const int top = row0 + strip / (BLOCKS / 2) * 16;
-  const int from = row_of_piece * OF_WARP + strip % (BLOCKS / 2) * 32;
+  const int top = row0 + filters_of(strip) * 16;
+  const int from = row_of_piece * OF_WARP + pixels_of(strip) * 32;
 TAILS
 }"""
+
+# Strips of the same filters come one after the other, or those of the same pixels.
+BY_FILTERS = {"FILTERS_OF": "i / (BLOCKS / 2)", "PIXELS_OF": "i % (BLOCKS / 2)"}
+BY_PIXELS = {"FILTERS_OF": "i % (COLUMNS / 16)", "PIXELS_OF": "i / (COLUMNS / 16)"}
+
+# Where what all pixels come to is stored, two lanes have those of a filter in a strip. Lanes beyond the last filter
+# repeat it.
+SUMS_OF_PIXELS = """\
+if (top < rows) {
+  const bool leader = lane % 2 == 0 && lane / 2 < rows - top;
+  const KIND row = lane / 2 < rows - top ? top + lane / 2 : rows - 1;
+FILTER
+  if (pixels_of(strip) == 0) STARTS;
+  const auto join = [&](int at, float sum) {
+    const KIND column = column_of(at);
+PIXEL
+  };
+  const float* const of_lane = staged + lane / 2 * SKEW + lane % 2 * 16;
+  const int at = from + lane % 2 * 16;
+  if (whole && (x0 > 0 || SHIFTS == 0)) {
+#pragma unroll
+    for (int q = 0; q < 16; q += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(of_lane + q);
+      join(at + q, four.x), join(at + q + 1, four.y), join(at + q + 2, four.z), join(at + q + 3, four.w);
+    }
+  } else {
+#pragma unroll 1
+    for (int q = 0; q < 16; ++q)
+      if (column_of(at + q) < columns) join(at + q, of_lane[q]);
+  }
+  if (pixels_of(strip) == BLOCKS / 2 - 1) {
+    const int64_t slot = (int64_t(column0 / WIDE) * PHASES + tile % PHASES) * 4 + row_of_piece;
+JOINS
+  }
+}
+"""
+
+# Where what all filters come to is stored, a lane has a pixel, of which it goes down the filters.
+SUMS_OF_FILTERS = """\
+const KIND column = column_of(from + lane);
+if (filters_of(strip) == 0) STARTS;
+if (column < columns) {
+PIXEL
+#pragma unroll
+  for (int e = 0; e < 16; ++e) {
+    const KIND row = top + e;
+    if (row >= rows) continue;
+    const float sum = staged[e * SKEW + lane];
+FILTER
+  }
+  if (filters_of(strip) == COLUMNS / 16 - 1) {
+STORES
+  }
+}
+"""
+
+# Pieces, each with a number for each filter, lie image after image.
+HOST = """
+template <class F> __global__ void tma_join_pieces(const float* from, float* to, int filters, int each, float start,
+                                                   F join) {
+  __shared__ float shown[32][32];
+  const int across = (filters + 31) / 32, lane = threadIdx.x % 32, line = threadIdx.x / 32;
+  const int filter = blockIdx.x % across * 32 + lane;
+  const int64_t image = blockIdx.x / across;
+  float total = start;
+  if (filter < filters)
+#pragma unroll 8
+    for (int piece = line; piece < each; piece += 32)
+      total = join(total, from[(image * each + piece) * filters + filter]);
+  shown[line][lane] = total;
+  __syncthreads();
+  if (line || filter >= filters) return;
+  for (int i = 1; i < 32; ++i) total = join(total, shown[i][lane]);
+  to[image * filters + filter] = total;
+}
+"""
