@@ -127,6 +127,16 @@ class PatchKernel(WindowKernel):
     def stage(self) -> int:
         return -(-(self.left_bytes + self.right_bytes) // 1024) * 1024
 
+    @property
+    def part(self) -> int:
+        """Return the columns of the result that a strip has, as parts of a depth see it: one block finishes a tile."""
+        return self.shape.blocks * self.wide
+
+    @property
+    def finished_alone(self) -> str:
+        """Return the constants by which the first of a tile's blocks adds up all parts of the depth."""
+        return "PART = WIDE, STRIP = COLUMNS, SHARE = BLOCKS"
+
     def terms_of(self, taps: str) -> str:
         assert self.window
         return self.window.channels
@@ -138,6 +148,7 @@ class PatchKernel(WindowKernel):
             f"LINE = {self.line}, FOLLOW = {self.line // 32}, LEFT_BYTES = {self.left_bytes}, STAGE = {self.stage}",
             f"PLANE = {self.plane}, PITCH_OF_PIECE = {self.spans[-1] * CHUNK}, SKEW = {STRIP + 8}",
             f"WIDE = {self.wide}, PHASES = {self.phases}, BROAD = {self.broad}, HIGH = 0",
+            self.finished_alone,
         ]
         return f"constexpr int {', '.join(values)};"
 

@@ -90,6 +90,7 @@ class PixelKernel(PatchKernel):
             f"PLANE = {self.plane}, PITCH_OF_PIECE = {self.spans[-1]}, SKEW = 36, LEAD = {self.lead}",
             f"WIDE = {self.wide}, PHASES = {self.phases}, BROAD = {self.broad}, HIGH = 0, SHIFTS = {self.shifts}",
             f"OF_WARP = {self.across}, TOGETHER = {self.shape.blocks // (2 if self.paired else 1)}",
+            self.finished_alone,
         ]
         return f"constexpr int {', '.join(values)};"
 
