@@ -40,7 +40,7 @@ GENERATED_NAMES = re.compile(
     r"multiply\w*|"
     r"(above|at|await|close|cluster|column|copy|first|from|half|handed|high|keep|lane|left|low|mbarrier|next|part|"
     r"phase|put|quad|rest|right|rk|row|second|take|taps|tma|wgmma|wide)_\w+|"
-    r"at|by|by_device|down|hi|in|kn|lo|to|tx|ty|up|z_|across|active|aligned|all|along|arrived|band|bar|bars|base|batches|before|"
+    r"at|by|by_device|down|hi|in|kn|lo|to|tx|ty|up|z_|across|active|adding|aligned|all|along|arrived|band|bar|bars|base|batches|before|"
     r"begin|beside|best|bits|block|blocks|bring|built|bytes|chunk|cluster|column|columns|copied|copy|count|depth|"
     r"counters?|descriptor|device|done|each|edge|elements|empty|end|enter|factor|failed|fetch|finish|first|fit|float_at|fits|fitted|found|from|"
     r"full|gather|grid|group|halves|held|high|hold|in_shared|inner|inside|is_cluster|item|items|kept|lane|lanes|"

@@ -30,8 +30,8 @@ template <int WARPS> __global__ void tma_sum(float4* sums, int64_t step, int par
   __syncthreads();
   if (warp || at >= step) return;
 #pragma unroll
-  for (int w = 1; w < WARPS; ++w) {
-    const float4 one = of_warp[w][threadIdx.x];
+  for (int other = 1; other < WARPS; ++other) {
+    const float4 one = of_warp[other][threadIdx.x];
     sum.x += one.x, sum.y += one.y, sum.z += one.z, sum.w += one.w;
   }
   sums[at] = sum;
