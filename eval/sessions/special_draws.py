@@ -57,7 +57,7 @@ EIGHT_BITS = {"float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3}
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, **EIGHT_BITS}
 OWN_UNITS = 4.0  # of rounding, in sixteen bits
 EXACT = frozenset({*PROBES, POWERS, FAR_ANGLES})  # where rounding worse is no measure: what comes to a step is exact
-ILL_CONDITIONED = frozenset({CONSTANT_ROWS, "far"})  # where rows differ by little of what they are
+ILL_CONDITIONED = frozenset({CONSTANT_ROWS, "far", *NAMED})  # where rows may differ by little of what they are
 
 
 class SpecialDraws:

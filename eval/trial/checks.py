@@ -41,6 +41,7 @@ from rag_kernels.eval.traits.input_kinds import (
     LOWERED,
     MASKED,
     MIXED,
+    NAMED_NUMBERS,
     NEARLY,
     NEXT_TO_LINES,
     NEXT_TO_ZERO,
@@ -60,7 +61,7 @@ from rag_kernels.eval.traits.input_kinds import (
 )
 
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
-GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5, RAISED: 0.5, LOWERED: 0.5}
+GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5, RAISED: 0.5, LOWERED: 0.5, NAMED_NUMBERS: 0.5}
 GROSS_ELSE = 0.05
 FLUSHED = "subnormals flushed"
 SOFT = frozenset(
