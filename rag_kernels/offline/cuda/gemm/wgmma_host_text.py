@@ -14,7 +14,7 @@ template <class Turns> int tma_parts(int64_t steps, double adding, int64_t most,
   }
   return best;
 }
-// Adds up many parts, each so many times four sums, into the first one: of WARPS warps each has every WARPS-th part.
+// Adds up many parts, each so many times four sums, into the first one; of WARPS warps each has every WARPS-th part.
 template <int WARPS> __global__ void tma_sum(float4* sums, int64_t step, int parts) {
   __shared__ float4 of_warp[WARPS][32];
   const int64_t at = blockIdx.x * int64_t(32) + threadIdx.x % 32;
