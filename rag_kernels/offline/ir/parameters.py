@@ -54,7 +54,7 @@ GENERATED_NAMES = re.compile(
     r"leader|leading|major|map_\w+|mask|mine_of|minor|most_blocks|outside|parity|phase|qs|qw|shrink|softmax|split|splits|st|"
     r"tiles_of_keys|times|together|total|until|wanted|wide|pitch|reads|sizes|strides|extreme|"
     r"begins|bits|board|counted|fill|gathered|given|it|longest|nans|of_lane|ends|exists|is_long|long_ones|many|mine_now|owner|past|segment|segments|shape|tail|turn|walk|walker|"
-    r"walkers|known|back|there|split_depth|pixel|image|padded|above|below|channels|encode|pixels|swizzle|extents|images|"
+    r"walkers|bring_tile|stage|known|back|there|split_depth|pixel|image|padded|above|below|channels|encode|pixels|swizzle|extents|images|"
     r"ahead|early|exchanged|one|several|channel|even|odd|slice|chunks?|plane|filters?|half|spot|tap|gone|pair|pieces?|room|theirs|words|(filters|pixels)_of"
 )
 KEYWORDS = frozenset(
