@@ -98,16 +98,14 @@ PIXEL
   };
   const float* const of_lane = staged + lane / 2 * SKEW + lane % 2 * 16;
   const int at = from + lane % 2 * 16;
-  if (whole && (x0 > 0 || SHIFTS == 0)) {
+  const bool inside = whole && (x0 > 0 || SHIFTS == 0);
 #pragma unroll
-    for (int q = 0; q < 16; q += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(of_lane + q);
-      join(at + q, four.x), join(at + q + 1, four.y), join(at + q + 2, four.z), join(at + q + 3, four.w);
-    }
-  } else {
-#pragma unroll 1
-    for (int q = 0; q < 16; ++q)
-      if (column_of(at + q) < columns) join(at + q, of_lane[q]);
+  for (int q = 0; q < 16; q += 4) {
+    float four[4];
+    *reinterpret_cast<float4*>(four) = *reinterpret_cast<const float4*>(of_lane + q);
+#pragma unroll
+    for (int u = 0; u < 4; ++u)
+      if (inside || column_of(at + q + u) < columns) join(at + q + u, four[u]);
   }
   if (pixels_of(strip) == BLOCKS / 2 - 1) {
     const int64_t slot = (int64_t(column0 / WIDE) * PHASES + tile % PHASES) * 4 + row_of_piece;
