@@ -250,13 +250,13 @@ def test_pixels_go_through_registers_and_nothing_is_copied(name: str, tmp_path: 
 # last pixels are beyond the end, slices, two reductions, and a factor for each pixel.
 JOINED = {
     "a mean": Case(
-        "return F.gelu(self.c(x)).mean((2, 3)) * 2",
+        "return F.relu(self.c(x) + 1).mean((2, 3)) * 2",
         "torch.randn(30, 3, 9, 72)",
         "torch.randn(1)",
         init="self.c = nn.Conv2d(3, 35, 3)",
     ),
     "two of phases": Case(
-        "h = self.c(x).tanh() * y; return h.amax((2, 3), keepdim=True), h.sum((2, 3)).sum(1)",
+        "h = self.c(x).abs() * y; return h.amax((2, 3), keepdim=True), h.sum((2, 3)).sum(1)",
         "torch.randn(15, 20, 5, 20)",
         "torch.randn(19, 39)",
         init="self.c = nn.ConvTranspose2d(20, 70, (5, 3), (3, 2), (1, 1), dilation=(2, 1))",
@@ -268,7 +268,7 @@ JOINED = {
         init="self.c = nn.Conv3d(8, 20, 3, (2, 1, 1), (0, 1, 1))",
     ),
     "filters": Case(
-        "return F.gelu(self.c(x)).amin(1, keepdim=True).tanh()",
+        "return F.relu6(self.c(x)).amin(1, keepdim=True).tanh()",
         "torch.randn(2, 12, 13, 36)",
         "torch.randn(1)",
         init="self.c = nn.Conv2d(12, 70, (5, 3), padding=(1, 2), dilation=(1, 2))",
@@ -301,6 +301,12 @@ STORED = {
     "few": Case(
         "return self.c(x).mean((2, 3))",
         "torch.randn(2, 3, 99, 72)",
+        "torch.randn(1)",
+        init="self.c = nn.Conv2d(3, 35, 3)",
+    ),
+    "a costly function of each": Case(
+        "return F.gelu(self.c(x)).mean((2, 3))",
+        "torch.randn(30, 3, 9, 72)",
         "torch.randn(1)",
         init="self.c = nn.Conv2d(3, 35, 3)",
     ),

@@ -2,8 +2,9 @@
 
 Comes in: the steps of `lowering/lower.py`. Goes out: the same steps, in which such a reduction is marked, so that the
 planner stores it alone, behind the convolution. A backend whose kernel has a piece of an image at hand joins the two
-(`cuda/pixel_sums.py`) and stores no pixel. Reductions stay as they are where anything else reads the convolution, and
-where there are so few that each is taken in parts.
+(`cuda/pixel_sums.py`) and stores no pixel. Reductions stay as they are where anything else reads the convolution, where
+there are so few that each is taken in parts, and where each pixel takes a costly function (a GELU): the few warps that
+finish a tile take longer for these than all of a processor's, which read what was stored.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from rag_kernels.offline.fusion.loops import key_of, loops_of
 from rag_kernels.offline.fusion.parts import Split
 from rag_kernels.offline.fusion.products import factors_of, tile_of
+from rag_kernels.offline.fusion.stored_first import is_costly
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.reductions import Kind
@@ -52,6 +54,8 @@ def product_of(value: ir.Value, split: Split) -> ir.Reduce | None:
     found = outermost(value.arg)
     product = found[0] if len(found) == 1 else None
     if not isinstance(product, ir.Reduce) or not tile_of(product) or value.arg.dtype != "float32":
+        return None
+    if any(is_costly(v) for v in ir.walk(value.arg, enter=lambda v: v is not product)):
         return None
     outer, reduced = key_of(value)
     _, filters, pixels = lanes_of(product)
