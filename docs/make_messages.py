@@ -48,14 +48,14 @@ class Conversation:
 
 REFERENCE = Conversation(
     "The judge and the reference's worker",
-    "eval/children/reference.py",
+    "eval/children/reference/worker.py",
     "Reference",
     get_args(to_reference.ReferenceRequest),
     to_reference.OpenReference,
 )
 CANDIDATE = Conversation(
     "The judge and a candidate's worker",
-    "eval/children/candidate.py",
+    "eval/children/candidate/worker.py",
     "Loaded",
     get_args(to_candidate.CandidateRequest),
     to_candidate.OpenCandidate,

@@ -1,7 +1,7 @@
 """What is known of a problem before any candidate: the examination's numbers, and the limits that follow from them.
 
 Comes in: what a child process measured. Goes out: records, with the limits of errors for a precision class. Knows
-nothing of how the numbers are measured (`children/examination.py`) or where they are kept (`sessions/admission.py`).
+nothing of how the numbers are measured (`children/examination/`) or where they are kept (`sessions/admission.py`).
 """
 
 from __future__ import annotations

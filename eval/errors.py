@@ -21,7 +21,7 @@
     └── Internal                       here                     caught by our own modules; a fault if it gets further
         ├── Malformed                  eval.codec               a text is not of the class that was to be read
         ├── UnknownRequest             eval.messages.protocol   a worker has no answer for a request
-        ├── NotShared                  eval.children.gpu_shared_memory   processes cannot share the GPU's memory
+        ├── NotShared                  eval.children.gpu.shared_memory   processes cannot share the GPU's memory
         ├── Forbidden                  eval.build.candidate_form   outside the subset of composed sources
         ├── ChannelClosed              eval.process.channel     the other process is gone
         ├── WorkerFailed               eval.process.workers     a child ended without a result

@@ -1,7 +1,7 @@
 """The judge: candidates in, verdicts out. It never imports candidate code and never lets it near an answer.
 
-Three roles in separate processes: the judge (here: seeds, clock, verdicts), a reference worker (`children.reference`),
-which alone has what is right, and a candidate worker (`children.candidate`), both forked from warm parents. Builds of a
+Three roles in separate processes: the judge (here: seeds, clock, verdicts), a reference worker (`children/reference`),
+which alone has what is right, and a candidate worker (`children/candidate`), both forked from warm parents. Builds of a
 round run together in one ninja graph. Judges of other processes may use the device meanwhile, but not while one of them
 times.
 """
@@ -67,7 +67,11 @@ def judge_version(rule: TimingRule) -> str:
 
 JUDGE_VERSION = judge_version(TimingRule())
 # What all children of the judge import, done once: seconds for dynamo, a tenth of one for our own.
-PRELOAD = ("torch._dynamo", "rag_kernels.eval.children.reference", "rag_kernels.eval.children.examination")
+PRELOAD = (
+    "torch._dynamo",
+    "rag_kernels.eval.children.reference.worker",
+    "rag_kernels.eval.children.examination.examine",
+)
 
 
 More = Callable[[], Sequence[Candidate]]
@@ -449,7 +453,7 @@ def open_judge(
     workers = Workers(inductor_env(cache), preload=PRELOAD, own_gpu=own)
     boxed = limits is None or "sandbox" not in limits.without
     box = Sandbox((builds,), gpu=backend == "cuda", own_gpu=own) if boxed else None
-    candidate_workers = Workers(preload=("rag_kernels.eval.children.candidate",), sandbox=box, own_gpu=own)
+    candidate_workers = Workers(preload=("rag_kernels.eval.children.candidate.worker",), sandbox=box, own_gpu=own)
     try:
         if backend == "cuda" and gpu is None and tools.nvcc is not None:
             device = absent_gpu()

@@ -7,8 +7,8 @@ key of cached baselines: results of two versions are never compared, and archive
 `rag-kernels archive reverify` judges them again. `CHECKS_VERSION` in `judge.py` stays.
 
 Not here, since these are how an instrument works and children have no rule: how caches are emptied
-(`sessions/problem_contents.py`, `children/gpu_buffers.py`), how much is looked at (`timing/looks.py`), the delay's
-clock (`children/gpu_delay.py`), and which of a device's counters say that it was throttled (`machine/throttling.py`).
+(`sessions/problem_contents.py`, `children/gpu/buffers.py`), how much is looked at (`timing/looks.py`), the delay's
+clock (`children/gpu/delay.py`), and which of a device's counters say that it was throttled (`machine/throttling.py`).
 Whoever changes those raises `CHECKS_VERSION`. `tests/test_timing_rule.py` lets no number stand in the files that time.
 """
 

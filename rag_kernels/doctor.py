@@ -165,7 +165,7 @@ def gpu() -> Check:
         )
     try:
         with Workers() as started:
-            started.call("rag_kernels.eval.children.gpu_shared_memory:shared", 1, deadline_s=60)
+            started.call("rag_kernels.eval.children.gpu.shared_memory:shared", 1, deadline_s=60)
     except (WorkerFailed, RuntimeError) as error:
         return Check(
             "gpu",

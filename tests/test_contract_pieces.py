@@ -17,7 +17,7 @@ from rag_kernels.eval.build.compile import BuildError, toolchain
 from rag_kernels.eval.build.headers import PIECES as HEADERS
 from rag_kernels.eval.build.headers import headers_of
 from rag_kernels.eval.build.nvrtc import compile_device
-from rag_kernels.eval.children.gpu_buffers import COME_LATE
+from rag_kernels.eval.children.gpu.buffers import COME_LATE
 from rag_kernels.eval.machine.device import gpu_name
 from rag_kernels.eval.places import INCLUDE
 

@@ -196,7 +196,7 @@ def test_deep_networks_are_right(judge: LocalJudge, case: Case) -> None:
 
 def test_memory_is_given_away_and_opened_again(judge: LocalJudge) -> None:
     """What the doctor asks."""
-    assert judge.workers.call("rag_kernels.eval.children.gpu_shared_memory:shared", 1, deadline_s=60) >= 1
+    assert judge.workers.call("rag_kernels.eval.children.gpu.shared_memory:shared", 1, deadline_s=60) >= 1
 
 
 @pytest.mark.parametrize("tool", KERNEL_ERRORS)

@@ -11,10 +11,10 @@ from rag_kernels.eval.buffers import output_snapshot
 from rag_kernels.eval.buffers.call_content import compose, plain, random_recipe
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.buffers.shared_arena import Arena
-from rag_kernels.eval.children import bound_buffers
-from rag_kernels.eval.children.bound_buffers import Bound
-from rag_kernels.eval.children.gpu_buffers import SMALL, compose_all, digest
-from rag_kernels.eval.children.gpu_exchange import Exchange, KeptOutputs
+from rag_kernels.eval.children.candidate import bound_buffers
+from rag_kernels.eval.children.candidate.bound_buffers import Bound
+from rag_kernels.eval.children.gpu.buffers import SMALL, compose_all, digest
+from rag_kernels.eval.children.gpu.exchange import Exchange, KeptOutputs
 from rag_kernels.eval.messages.to_candidate import Bind, Binding
 from rag_kernels.eval.records import TensorSpec
 

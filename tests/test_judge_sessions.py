@@ -20,7 +20,7 @@ from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.parallel_copy import CHUNK, PIECE, copied, copy_bytes, same_bytes
 from rag_kernels.eval.build.candidate_builder import Builder
 from rag_kernels.eval.build.products import Programs
-from rag_kernels.eval.children.right_answers import RightAnswers
+from rag_kernels.eval.children.reference.right_answers import RightAnswers
 from rag_kernels.eval.instruments.sanitizers import Report
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
@@ -205,8 +205,8 @@ def test_a_problem_is_examined_once_by_threads_that_ask_together(judge: LocalJud
 def test_a_worker_that_found_no_gpu_while_it_waited_still_answers(judge: LocalJudge, role: str) -> None:
     """And says when it is ready, as often as it is asked, before it hears of its work."""
     workers = judge.workers if role == "reference" else judge.sessions.candidate_workers
-    workers.spare(f"rag_kernels.eval.children.{role}:serve_cuda", limit_address_space=False)
-    with workers.spawn(f"rag_kernels.eval.children.{role}:serve_cuda", limit_address_space=False) as worker:
+    workers.spare(f"rag_kernels.eval.children.{role}.worker:serve_cuda", limit_address_space=False)
+    with workers.spawn(f"rag_kernels.eval.children.{role}.worker:serve_cuda", limit_address_space=False) as worker:
         for _ in range(2):
             worker.wait_until_ready(deadline_s=60)
         with pytest.raises(WorkerFailed) as failed:

@@ -97,7 +97,7 @@ def test_what_is_compiled_ahead_is_found_in_the_cache_and_nothing_of_it_ran(
     import torch
     from torch._dynamo.utils import counters
 
-    from rag_kernels.eval.children.baseline_variants import compile_ahead, make
+    from rag_kernels.eval.children.reference.baseline_variants import compile_ahead, make
 
     class Product(torch.nn.Module):  # without a kernel of Inductor's own, for which a compiler would run
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -119,7 +119,7 @@ def test_what_a_compilation_left_on_of_tracing_is_taken_off() -> None:
     """As one that ends within a module's own `torch.inference_mode` does in PyTorch 2.11."""
     import torch
 
-    from rag_kernels.eval.children.baseline_variants import TRACING, dispatch_plainly
+    from rag_kernels.eval.children.reference.baseline_variants import TRACING, dispatch_plainly
 
     keys = [getattr(torch._C.DispatchKey, name) for name in TRACING]
     for key in keys:
@@ -132,7 +132,7 @@ def test_what_a_compilation_left_on_of_tracing_is_taken_off() -> None:
 def test_what_a_probe_of_the_cpu_found_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from torch._inductor.cpu_vec_isa import VecAVX2, VecAVX512, VecAVX512VNNI, VecISA, invalid_vec_isa
 
-    from rag_kernels.eval.children.baseline_variants import _keep_probes
+    from rag_kernels.eval.children.reference.baseline_variants import _keep_probes
 
     asked: list[str] = []
     monkeypatch.setattr(VecISA, "_probe_load", lambda isa, library: asked.append(library) or "good" in library)
@@ -169,7 +169,7 @@ def test_a_problem_is_compiled_ahead_by_a_child_as_a_judgement_will(
     import torch
     from torch._dynamo.utils import counters
 
-    from rag_kernels.eval.children.baseline_variants import make
+    from rag_kernels.eval.children.reference.baseline_variants import make
     from rag_kernels.eval.numerics.oracle import strict_precision
 
     fp = functionalize(problem_from_source("product", PRODUCT), workers=judge.workers)
@@ -196,8 +196,8 @@ def test_an_input_that_is_written_in_place_is_a_copy_for_torch_compile_too(
     """The content is mapped read-only in a worker: a compiled module that wrote to it died, and was blamed for it."""
     import torch
 
-    from rag_kernels.eval.children.baseline_variants import make
-    from rag_kernels.eval.children.bound_module import BoundModule
+    from rag_kernels.eval.children.reference.baseline_variants import make
+    from rag_kernels.eval.children.reference.bound_module import BoundModule
 
     fp = functionalize(problem_from_source("written", WRITTEN), workers=judge.workers)
     assert fp.written == ("1",)

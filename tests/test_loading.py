@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rag_kernels.eval.children.candidate_code import ModuleCode
+from rag_kernels.eval.children.candidate.candidate_code import ModuleCode
 from rag_kernels.eval.messages.to_candidate import Binding, Held, InContent
 
 HEAD = """import torch

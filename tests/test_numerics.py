@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rag_kernels.eval.build.composed_forward import Kernels
-from rag_kernels.eval.children.thread_state import other_team, team_settings, use_team
+from rag_kernels.eval.children.candidate.thread_state import other_team, team_settings, use_team
 from rag_kernels.eval.messages.to_reference import Comparison
 from rag_kernels.eval.numerics.blocks import BLOCK
 from rag_kernels.eval.numerics.common_elements import in_common

@@ -18,7 +18,7 @@ from rag_kernels.offline import compose
 from rag_kernels.offline.compose import first_plans, write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters
-from rag_kernels.offline.fusion.parts import Split
+from rag_kernels.offline.fusion.sums.parts import Split
 from rag_kernels.offline.tuning import HOPPER, starting_parameters
 
 

@@ -21,9 +21,9 @@ from support.kept import kept_judge, kept_workers
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import plain
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout
-from rag_kernels.eval.children import reference
-from rag_kernels.eval.children.bound_buffers import laid_otherwise
-from rag_kernels.eval.children.gpu_shared_memory import NotShared
+from rag_kernels.eval.children.candidate.bound_buffers import laid_otherwise
+from rag_kernels.eval.children.gpu.shared_memory import NotShared
+from rag_kernels.eval.children.reference import worker as reference
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.full_memory import ran_out_of_memory
@@ -396,7 +396,8 @@ def test_a_process_ends_with_what_a_library_left_and_nothing_that_was_there_befo
     subprocess.run(["cc", "-xc", "-shared", "-fPIC", "-", "-o", library], input=LEFT_FOR_THE_END.encode(), check=True)
     others = "others = ctypes.CFUNCTYPE(None)(lambda: os.write(1, b'o')); libc['__cxa_atexit'](others, None, None)"
     code = (
-        "import ctypes, os; from rag_kernels.eval.children.process_end import end_after; libc = ctypes.CDLL(None); "
+        "import ctypes, os; libc = ctypes.CDLL(None); "
+        "from rag_kernels.eval.children.candidate.process_end import end_after; "
         f"{others}; end_after({library!r}); ctypes.CDLL({library!r}).leave(); libc.exit(7)"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -471,7 +472,7 @@ def test_an_unknown_request_is_refused_with_a_sentence(
 
 
 def test_the_reference_is_opened_by_its_record_alone() -> None:
-    with kept_workers() as workers, workers.spawn("rag_kernels.eval.children.reference:serve") as worker:
+    with kept_workers() as workers, workers.spawn("rag_kernels.eval.children.reference.worker:serve") as worker:
         with pytest.raises(WorkerFailed, match="`None` is no request") as failed:
             worker.request({}, deadline_s=60)
         assert not failed.value.alive

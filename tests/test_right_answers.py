@@ -9,8 +9,8 @@ import torch
 from support.generated_kernels import Case, functional
 from support.kept import kept_workers
 
-from rag_kernels.eval.children.bound_module import BoundModule
-from rag_kernels.eval.children.right_answers import RightAnswers
+from rag_kernels.eval.children.reference.bound_module import BoundModule
+from rag_kernels.eval.children.reference.right_answers import RightAnswers
 from rag_kernels.eval.numerics.compare import ratios
 from rag_kernels.eval.numerics.exactness_probe import one_hot, targets
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32

@@ -13,7 +13,7 @@ from support.kept import kept_judge
 
 from rag_kernels.eval.build.candidate_form import called_kernels
 from rag_kernels.eval.build.compile import Built, build, checked, toolchain
-from rag_kernels.eval.children.recorded_calls import Recorder
+from rag_kernels.eval.children.candidate.recorded_calls import Recorder
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import FunctionalProblem, Passed, Rejected
@@ -111,7 +111,7 @@ def test_calls_that_a_program_could_not_repeat_are_left_out(monkeypatch: pytest.
         recorder("scale", arguments)
         recorder("scale", [2, one[:4], one[4:], one[:0]])
         assert recorder.left_out == f"`scale` is called with {why}" and not recorder.parts
-    monkeypatch.setattr("rag_kernels.eval.children.recorded_calls.MOST_RECORDED", 100)
+    monkeypatch.setattr("rag_kernels.eval.children.candidate.recorded_calls.MOST_RECORDED", 100)
     recorder = Recorder()
     recorder("scale", [torch.ones(100)])
     assert recorder.left_out == "its kernels are called with too much" and not recorder.parts

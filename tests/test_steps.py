@@ -9,7 +9,7 @@ import torch
 from judging import verdict
 from support.kept import kept_judge, kept_workers
 
-from rag_kernels.eval.children.other_roundings import LARGER
+from rag_kernels.eval.children.reference.other_roundings import LARGER
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.numerics.compare import UNIT_ROUNDOFF, compare

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from rag_kernels.eval.build.candidate_form import Forbidden, check_composed
 from rag_kernels.eval.build.composed_forward import composed_forward
 from rag_kernels.eval.build.step_form import apart, backward_alone, fault, forward_alone, joined, results_of
-from rag_kernels.eval.children.baseline_variants import compiled_step
+from rag_kernels.eval.children.reference.baseline_variants import compiled_step
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import (

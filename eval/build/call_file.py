@@ -13,7 +13,7 @@ from rag_kernels.eval.records import TensorSpec
 # kDLInt, kDLUInt, kDLFloat, kDLBfloat, kDLComplex; kDLBool, kDLFloat8_e4m3fn, kDLFloat8_e5m2 of DLPack, of eight bits
 DTYPE_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5}
 EIGHT_BITS = {"bool": 6, "float8_e4m3fn": 10, "float8_e5m2": 12}
-# A module's program (`children/module_program.py`): its exit code where the module refuses, and the start of a line.
+# Of `children/candidate/module_program.py`: its exit code where the module refuses, and the start of a line.
 REFUSED, CALL_LINE = 3, "rag-kernels: call"
 INTEGER, REAL, TRUTH, READ, WRITTEN, REPEATED, CALL = range(7)  # tags: of numbers, of tensors, and of a call
 

@@ -2,7 +2,7 @@
 a GPU.
 
 Comes in: a module's source and calls at small or odd sizes. Goes out: reports as `instruments.sanitizers` makes them.
-The module runs in a Python of its own (`children.module_program`), in a candidate's worker. Python, torch and the
+The module runs in a Python of its own (`children/candidate/module_program.py`). Python, torch and the
 libraries are in there too and not ours to judge, so that only what is found within the module's own code counts: on a
 CPU an error with a file that was built here in its trace, on a GPU one in a kernel that the source names. A module is
 arbitrary code and can tell that it is looked at: this finds mistakes, not intent.
@@ -53,7 +53,7 @@ _KERNEL = re.compile(r"\bat (?:void )?([\w:]+)")
 _UNNAMED = re.compile(r"(?:\(anonymous namespace\)|<unnamed>)::")
 
 
-PROGRAM = (sys.executable, "-P", "-m", "rag_kernels.eval.children.module_program")
+PROGRAM = (sys.executable, "-P", "-m", "rag_kernels.eval.children.candidate.module_program")
 
 
 def builds_its_own(candidate: Candidate) -> bool:

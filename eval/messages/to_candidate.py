@@ -388,7 +388,7 @@ class GivenTensor:
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """One call of a module in a program of its own, in a file (`eval.children.module_program`)."""
+    """One call of a module in a program of its own, in a file (`eval.children.candidate.module_program`)."""
 
     device: Backend
     code: CandidateCode

@@ -3,7 +3,7 @@
 Comes in: a FunctionalProblem. Goes out: an `Admission`: what the output depends on, which null kernels would pass,
 how exact honest arithmetic is and how far from that the nearest lower precision lies (the limits follow from the two),
 and, if nothing needs to be computed, the sentence that says so. The numbers come from a child process
-(`eval.children.examination`); no candidate is known here, and seeds come from the operating system.
+(`eval.children.examination.examine`); no candidate is known here, and seeds come from the operating system.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
 
 ADMISSION_VERSION = "3"
-EXAMINER = "rag_kernels.eval.children.examination:examine"
+EXAMINER = "rag_kernels.eval.children.examination.examine:examine"
 BUDGET_S = 60.0  # measuring stops after this long; what is left out is noted
 DEADLINE_S = 300.0  # for modules whose single call is slow
 MEMORY_SHARE = 0.7  # of what is available on the host

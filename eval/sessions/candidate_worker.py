@@ -45,7 +45,7 @@ class CandidateWorker:
         self.is_module = candidate.tier == "module"
         self._requests = 0
         self.loaded_bytes = 0  # that its process has more for having loaded it
-        role = "rag_kernels.eval.children.candidate:serve"
+        role = "rag_kernels.eval.children.candidate.worker:serve"
         if session.on_gpu:
             role += "_cuda_module" if self.is_module else "_cuda"
         memory = None if session.on_gpu else session.memory_bytes

@@ -18,7 +18,7 @@ from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 log = logging.getLogger(__name__)
 MOST_S = 120.0
 NOTE = "inductor/warm"  # in the cache, when it has been done
-TARGET = "rag_kernels.eval.children.compile_problem:compile_something"
+TARGET = "rag_kernels.eval.children.reference.compile_problem:compile_something"
 
 
 class CompilerWarmUp:

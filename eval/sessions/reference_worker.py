@@ -112,7 +112,7 @@ class ReferenceWorker:
         return None if self.on_gpu else 1 << (3 * self.memory_bytes).bit_length()
 
     def _new_worker(self) -> Worker:
-        role = "rag_kernels.eval.children.reference:serve" + "_cuda" * self.on_gpu
+        role = "rag_kernels.eval.children.reference.worker:serve" + "_cuda" * self.on_gpu
         worker = self.workers.spawn(role, memory_bytes=self._most_bytes, limit_address_space=False)
         if self.on_gpu:  # the next session, of another size perhaps, finds a GPU's context made
             self.workers.spare(role, limit_address_space=False)

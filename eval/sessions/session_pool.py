@@ -63,7 +63,7 @@ from rag_kernels.eval.sizes.tried_sizes import (
 log = logging.getLogger(__name__)
 AT_ONCE = 5  # sizes: a candidate that is wrong at one of them needs no further ones
 AHEAD_BYTES = 4 << 30  # of `bytes_of`
-COMPILER = "rag_kernels.eval.children.compile_problem:compile_problem"
+COMPILER = "rag_kernels.eval.children.reference.compile_problem:compile_problem"
 
 
 class AtOtherSizes(Protocol):
@@ -141,7 +141,9 @@ class Sessions:
                 self._kept = self._know(session, small, opened, thorough=self.limits.thorough)
                 opened.pop_all()  # all went well: nothing is closed again
         elif self.device.backend == "cuda":  # for the next problem, whose two sessions find a GPU's context made
-            self.workers.spare("rag_kernels.eval.children.reference:serve_cuda", limit_address_space=False, count=2)
+            self.workers.spare(
+                "rag_kernels.eval.children.reference.worker:serve_cuda", limit_address_space=False, count=2
+            )
         return self._kept
 
     def open_fresh(self, fp: FunctionalProblem) -> ProblemKnowledge:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Kinds that go beyond what the problem's own inputs look like (`eval.children.draw_maker` makes them).
+# Kinds that go beyond what the problem's own inputs look like (`eval.children.reference.draw_maker` makes them).
 CONSTANT_ROWS = "constant rows"
 AT_CONSTANTS = "at constants"  # on the thresholds and bounds that stand in the problem, and right beside them
 # Where the module takes but a part of the numbers: on the ends of that part and right beside them, or on one of both.

@@ -28,27 +28,27 @@ from rag_kernels.offline.cuda.elements.vectorized import KEPT_BYTES
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.multi_block_rows import MAX_ROW_ELEMENTS
 from rag_kernels.offline.foreign_kernel import Foreign, is_foreign
-from rag_kernels.offline.fusion.attention import find_sites
-from rag_kernels.offline.fusion.attention_heads import fix_heads
-from rag_kernels.offline.fusion.common_values import shared
-from rag_kernels.offline.fusion.compared_exactly import compared_exactly
-from rag_kernels.offline.fusion.components import with_components_apart
-from rag_kernels.offline.fusion.layouts import laid_as_read
-from rag_kernels.offline.fusion.online_reduction import one_pass
-from rag_kernels.offline.fusion.parts import Split
+from rag_kernels.offline.fusion.arithmetic.compared_exactly import compared_exactly
+from rag_kernels.offline.fusion.arithmetic.quantised import with_quantised
+from rag_kernels.offline.fusion.arithmetic.reciprocals import owes_half, with_reciprocals
+from rag_kernels.offline.fusion.attention.heads import fix_heads
+from rag_kernels.offline.fusion.attention.recognition import find_sites
+from rag_kernels.offline.fusion.attention.steps import lowered_with_attention
 from rag_kernels.offline.fusion.pieces import read_in_pieces
-from rag_kernels.offline.fusion.pixel_sums import with_pixel_sums
 from rag_kernels.offline.fusion.planner import Planner
-from rag_kernels.offline.fusion.product_statistics import with_grouped_columns
-from rag_kernels.offline.fusion.quantised import with_quantised
-from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
-from rag_kernels.offline.fusion.recognised import lowered_with_attention
 from rag_kernels.offline.fusion.regions import (
     AttentionRegion,
     ChainedRegion,
     Region,
 )
-from rag_kernels.offline.fusion.rematerialize import with_shared_values, without_rematerialization
+from rag_kernels.offline.fusion.stores.common_values import shared
+from rag_kernels.offline.fusion.stores.layouts import laid_as_read
+from rag_kernels.offline.fusion.stores.rematerialize import with_shared_values, without_rematerialization
+from rag_kernels.offline.fusion.sums.components import with_components_apart
+from rag_kernels.offline.fusion.sums.online_reduction import one_pass
+from rag_kernels.offline.fusion.sums.parts import Split
+from rag_kernels.offline.fusion.tiles.pixel_sums import with_pixel_sums
+from rag_kernels.offline.fusion.tiles.product_statistics import with_grouped_columns
 from rag_kernels.offline.graph.cells import with_cells_written_out
 from rag_kernels.offline.graph.complex_parts import with_parts_of_complex
 from rag_kernels.offline.graph.decompositions import with_decompositions

@@ -63,7 +63,7 @@ def clocks(place: Path) -> None:
     """
     import torch
 
-    from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
+    from rag_kernels.eval.children.gpu.delay import delay_until, set_clock
     from rag_kernels.eval.machine.throttling import Clocks
 
     case, judged = Case(place, burst=32), json.loads((place / "judged.json").read_text())

@@ -61,7 +61,7 @@ from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Draft
 
 CLASSES = {"strict": (None, "strict"), "tf32": (None, "tf32"), "bfloat16": ("bfloat16", "strict")}
-REFERENCE, SPARES = "rag_kernels.eval.children.reference:serve_cuda", 4
+REFERENCE, SPARES = "rag_kernels.eval.children.reference.worker:serve_cuda", 4
 LEAD = 24  # prepared and not taken: beyond it the cores are the judges'
 CONTEXT = 700 << 20  # bytes of a GPU that a process takes before it has a tensor
 EXAMINED_BYTES = 1 << 30  # of a footprint: what is larger is examined where it is judged

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from rag_kernels.offline.codegen.loop_nest import Access, Loop, Names, Nest, access_of, store_access, text_of
 from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.statements import Printer, Scope
-from rag_kernels.offline.fusion.attention_operands import peeled
-from rag_kernels.offline.fusion.bands import Band, Limit, bound_text, split_bands
+from rag_kernels.offline.fusion.attention.bands import Band, Limit, bound_text, split_bands
+from rag_kernels.offline.fusion.attention.operands import peeled
 from rag_kernels.offline.fusion.regions import AttentionRegion, OwnText
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import Operator

@@ -13,7 +13,7 @@ from rag_kernels.offline.codegen.attention import TileNest
 from rag_kernels.offline.codegen.loop_nest import Access, Loop, Names, Nest, access_of, store_access
 from rag_kernels.offline.codegen.operator_texts import Form
 from rag_kernels.offline.codegen.statements import Printer, Scope
-from rag_kernels.offline.fusion.bands import Band, Limit, split_weights
+from rag_kernels.offline.fusion.attention.bands import Band, Limit, split_weights
 from rag_kernels.offline.fusion.regions import ChainedRegion
 from rag_kernels.offline.ir import values as ir
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from rag_kernels.offline.codegen.loop_nest import Loop, Names, Nest, access_of, loop_over, merge, store_access
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.fusion.loops import key_of
-from rag_kernels.offline.fusion.product_statistics import grouped_product
-from rag_kernels.offline.fusion.products import factors_of, shared_factor, tile_of
 from rag_kernels.offline.fusion.regions import Region
+from rag_kernels.offline.fusion.sums.products import factors_of, shared_factor, tile_of
+from rag_kernels.offline.fusion.tiles.product_statistics import grouped_product
 from rag_kernels.offline.ir import values as ir
 
 

@@ -14,9 +14,9 @@ from rag_kernels.eval.records import Backend, FunctionalProblem, TensorArgument,
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.loop_nest import Names, Nest, build_nest
 from rag_kernels.offline.codegen.reduction_levels import levels
-from rag_kernels.offline.fusion.products import tile_of
-from rag_kernels.offline.fusion.reciprocals import owes_half
+from rag_kernels.offline.fusion.arithmetic.reciprocals import owes_half
 from rag_kernels.offline.fusion.regions import Region, dims_stored, loads_of, loops_named, loops_read_back
+from rag_kernels.offline.fusion.sums.products import tile_of
 from rag_kernels.offline.graph.small_numbers import tells_small_from_zero
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import PAIR, Operator

@@ -15,7 +15,7 @@ from rag_kernels.offline.codegen.kernel_function import SHORT
 from rag_kernels.offline.codegen.reduction_levels import RegionPrinter, accumulator, around, indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Scope
-from rag_kernels.offline.fusion.stored_first import is_costly
+from rag_kernels.offline.fusion.stores.stored_first import is_costly
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE

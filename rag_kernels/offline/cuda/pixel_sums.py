@@ -1,6 +1,6 @@
 """A convolution and the nest behind it that joins all its pixels, or filters, as one kernel that stores none of them.
 
-Comes in: regions of a function, one behind the other (`fusion/pixel_sums.py` makes such). Goes out: a region of both,
+Comes in: regions of a function, one behind the other (`fusion/tiles/` makes such). Goes out: a region of both,
 which stores what each pixel is made to, with how these are joined; `gemm/pixel_sums.py` writes its kernel.
 """
 
@@ -11,10 +11,10 @@ from functools import partial
 
 from rag_kernels.offline.codegen.kernel_function import Function
 from rag_kernels.offline.fusion.loops import key_of, loops_of
-from rag_kernels.offline.fusion.pixel_sums import KINDS, lanes_of
 from rag_kernels.offline.fusion.planner import made_at
-from rag_kernels.offline.fusion.products import tile_of
 from rag_kernels.offline.fusion.regions import Region, reads_of
+from rag_kernels.offline.fusion.sums.products import tile_of
+from rag_kernels.offline.fusion.tiles.pixel_sums import KINDS, lanes_of
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import strip

@@ -22,8 +22,8 @@ from rag_kernels.offline.codegen.symbols import symbols
 from rag_kernels.offline.cuda.kernel_text import KernelText, Parameter, arguments_of, constexprs
 from rag_kernels.offline.cuda.reduce_loops import SCANNED, ReduceLoops, count_of
 from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_loop
-from rag_kernels.offline.fusion.products import tile_of
 from rag_kernels.offline.fusion.regions import Region
+from rag_kernels.offline.fusion.sums.products import tile_of
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number, c_name, start_name

@@ -12,11 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rag_kernels.eval.records import TensorSpec
-from rag_kernels.offline.fusion.computed_again import worth_keeping
 from rag_kernels.offline.fusion.loops import Key, key_of, loops_of, ordered, reductions
-from rag_kernels.offline.fusion.parts import Split, is_column, parts_of, parts_wanted
-from rag_kernels.offline.fusion.product_statistics import grouped_product
-from rag_kernels.offline.fusion.products import shared_factor, tile_of
 from rag_kernels.offline.fusion.regions import (
     SCANNED_PART,
     AttentionRegion,
@@ -30,7 +26,8 @@ from rag_kernels.offline.fusion.regions import (
     reads_of,
     reductions_in,
 )
-from rag_kernels.offline.fusion.stored_first import (
+from rag_kernels.offline.fusion.stores.computed_again import worth_keeping
+from rag_kernels.offline.fusion.stores.stored_first import (
     USED_OFTEN,
     innermost,
     is_costly,
@@ -43,6 +40,9 @@ from rag_kernels.offline.fusion.stored_first import (
     is_work,
     read_in,
 )
+from rag_kernels.offline.fusion.sums.parts import Split, is_column, parts_of, parts_wanted
+from rag_kernels.offline.fusion.sums.products import shared_factor, tile_of
+from rag_kernels.offline.fusion.tiles.product_statistics import grouped_product
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.expressions import add, cast_value

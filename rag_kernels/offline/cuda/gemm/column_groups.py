@@ -1,6 +1,6 @@
 """What groups of a product's columns come to, in the C of a tile's epilogue: neighbouring lanes share a group.
 
-Comes in: a contraction whose stores are reductions of groups of columns (`fusion/product_statistics.py`), and a scope
+Comes in: a contraction whose stores are reductions of groups of columns (`tiles/product_statistics.py`), and a scope
 that knows its sums. Goes out: statements, which all lanes of a warp must run together. Knows nothing of tiles.
 """
 

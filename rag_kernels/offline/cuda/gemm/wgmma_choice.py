@@ -14,7 +14,7 @@ from rag_kernels.offline.cuda.gemm.tma_matrix import matrix_of
 from rag_kernels.offline.cuda.gemm.wgmma import STRIP, WgmmaKernel
 from rag_kernels.offline.cuda.gemm.wgmma_leave import results_of
 from rag_kernels.offline.cuda.gemm.wgmma_shape import LINE, PLAIN, Product, Shape, best_shape, shape_of
-from rag_kernels.offline.fusion.stored_first import is_costly
+from rag_kernels.offline.fusion.stores.stored_first import is_costly
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
 

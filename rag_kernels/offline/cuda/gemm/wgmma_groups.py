@@ -1,6 +1,6 @@
 """Products on Hopper of which what groups of columns come to is stored, in place of the results.
 
-Comes in: a Contraction whose stores are reductions of groups (`fusion/product_statistics.py`). Goes out: the kernel and
+Comes in: a Contraction whose stores are reductions of groups (`tiles/product_statistics.py`). Goes out: the kernel and
 its launch, as in `wgmma.py`, of which it is a case: only what stands behind the sums differs.
 """
 

@@ -1,0 +1,1 @@
+"""Arithmetic that a kernel may change: what is rounded, divided and compared, and how exactly."""

@@ -1,0 +1,1 @@
+"""Attention in a graph, and products chained to products (its gradients), as steps of their own."""

@@ -1,0 +1,147 @@
+"""The order of dimensions in which values lie that no one but later steps reads.
+
+Comes in: the steps of `lowering/lower.py`. Goes out: the same steps, in which a value that is computed from whole rows
+(a norm) and is a factor of a product transposed lies as its rows do: stored transposed, neighbouring threads would read
+another row each. Knows nothing of languages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from rag_kernels.eval.records import TensorSpec
+from rag_kernels.offline.fusion.loops import key_of, reductions
+from rag_kernels.offline.fusion.sums.products import factors_of, tile_of
+from rag_kernels.offline.graph.subgraph_match import refs_of
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.ir.rewriting import rewrite
+from rag_kernels.offline.lowering.steps import Attended, Library, Lowered, Step, Stored, made_by, values_of, with_values
+
+T = TypeVar("T")
+
+
+def laid_as_read(lowered: Lowered) -> Lowered:
+    """Return the steps with temporary values in the order of the rows from which they are computed."""
+    orders = {buffer: order for buffer in _free(lowered) if (order := _order(lowered, buffer))} | _of_scores(lowered)
+    if not orders:
+        return lowered
+    specs = {b: replace(lowered.buffers[b], shape=_ordered(lowered.buffers[b].shape, o)) for b, o in orders.items()}
+
+    def change(v: ir.Value) -> ir.Value | None:
+        if not isinstance(v, ir.Load) or v.buffer not in orders:
+            return None
+        order = orders[v.buffer]
+        return replace(v, stored=_ordered(v.stored, order), index=_ordered(v.index, order))
+
+    return replace(
+        lowered,
+        steps=tuple(_laid(_with_values(step, lambda v: rewrite(v, change)), orders, specs) for step in lowered.steps),
+        buffers=lowered.buffers | specs,
+    )
+
+
+def _with_values(step: Step, change: Callable[[ir.Value], ir.Value]) -> Step:
+    """Return the step with the values that it computes replaced, those of attention too."""
+    return replace(step, score=change(step.score)) if isinstance(step, Attended) else with_values(step, change)
+
+
+def _laid(step: Step, orders: dict[str, tuple[int, ...]], specs: dict[str, TensorSpec]) -> Step:
+    """Return a step that stores a value in its order."""
+    if not isinstance(step, Stored) or step.buffer not in orders:
+        return step
+    dims = _ordered(step.value.dims, orders[step.buffer])
+    value = ir.Op(dims, step.value.dtype, Operator.SAME, (step.value,))
+    return replace(step, value=value, spec=specs[step.buffer])
+
+
+def _free(lowered: Lowered) -> list[str]:
+    """Return the buffers that one step stores whole, and that products alone read."""
+    made = [buffer for step in lowered.steps for buffer in made_by(step)]
+    known = {name for step in lowered.steps for name in _read_otherwise(step)}
+    whole = [step.buffer for step in lowered.steps if isinstance(step, Stored) and step.slot is None]
+    inputs = {argument.name for argument in lowered.problem.arguments}
+    return [b for b in whole if made.count(b) == 1 and b not in known and b not in lowered.results and b not in inputs]
+
+
+def _of_scores(lowered: Lowered) -> dict[str, tuple[int, ...]]:
+    """Return the orders of values that attention alone adds to its scores (a bias of pairs, computed for all heads):
+    heads first, then queries, and keys side by side.
+    """
+    made = [buffer for step in lowered.steps for buffer in made_by(step)]
+    kept = {*lowered.results, *(argument.name for argument in lowered.problem.arguments)}
+    found = dict[str, set[tuple[int, ...]]]()
+    for step in lowered.steps:
+        values = values_of(step)
+        for v in ir.walk(*values, *([step.score] if isinstance(step, Attended) else [])):
+            if isinstance(v, ir.Load):
+                read = isinstance(step, Attended) and v not in {step.q, step.k, step.v, step.scores}
+                found.setdefault(v.buffer, set()).add(_of_score(step, v) if read and isinstance(step, Attended) else ())
+        for buffer in refs_of(step.node) if isinstance(step, Library) else ():
+            found.setdefault(buffer, set()).add(())
+    whole = {step.buffer for step in lowered.steps if isinstance(step, Stored) and step.slot is None}
+    alone = {buffer: next(iter(orders)) for buffer, orders in found.items() if len(orders) == 1 and buffer in whole}
+    return {b: order for b, order in alone.items() if order and made.count(b) == 1 and b not in kept}
+
+
+def _of_score(step: Attended, value: ir.Load) -> tuple[int, ...]:
+    """Return the order of a value's dimensions in which its keys lie side by side; nothing where they do already."""
+    forms = [form for form in value.index if isinstance(form, ir.Form) and _is_plain(form)]
+    along = [{leaf for atom, _ in form.terms for leaf in atom.leaves()} for form in forms]
+    keys, others = set(ir.leaves(step.keys)), {leaf for load in (step.k, step.v) for leaf in _leaves_of(load)}
+    rows = set(_leaves_of(step.q)) - others
+    if len(along) < len(value.index) or not any(keys & leaves for leaves in along) or keys & along[-1]:
+        return ()
+    return tuple(sorted(range(len(along)), key=lambda d: 2 if keys & along[d] else bool(rows & along[d])))
+
+
+def _leaves_of(load: ir.Load) -> list[ir.Atom]:
+    """Return the loops over which a load runs."""
+    return [
+        leaf for form in load.index if isinstance(form, ir.Form) for atom, _ in form.terms for leaf in atom.leaves()
+    ]
+
+
+def _read_otherwise(step: Step) -> list[str]:
+    """Return the buffers that a step reads otherwise than as the factor of a product, which takes either order."""
+    factors = set[ir.Value]()
+    match step:
+        case Library():
+            return refs_of(step.node)
+        case Attended():
+            values: tuple[ir.Value, ...] = (*values_of(step), step.score)
+        case _:
+            values = values_of(step)
+    if isinstance(step, Stored):
+        products = [factors_of(v) for v in reductions(step.value) if tile_of(v)]
+        factors = {strip(factor) for pair in products if pair for factor in pair}
+    loads = [v for v in ir.walk(*values) if isinstance(v, ir.Load)]
+    return [v.buffer for v in loads if v not in factors or not all(_is_plain(form) for form in v.index)]
+
+
+def _is_plain(form: ir.Form | ir.Value) -> bool:
+    """Return whether a place along a dimension is that of loops, of which none is a window's."""
+    return isinstance(form, ir.Form) and not any(leaf.window for atom, _ in form.terms for leaf in atom.leaves())
+
+
+def _order(lowered: Lowered, buffer: str) -> tuple[int, ...]:
+    """Return the order of dimensions in which a value lies as it is read; nothing where it does already."""
+    value = next(step.value for step in lowered.steps if isinstance(step, Stored) and step.buffer == buffer)
+    reduced = {leaf for v in reductions(value) if not tile_of(v) for leaf in key_of(v)[1]}
+    groups = [ir.leaves(group) for group in value.dims]
+    loops = [leaf for group in groups for leaf in group]
+    for v in ir.walk(value) if reduced & set(loops) else ():
+        if not isinstance(v, ir.Load) or not all(isinstance(form, ir.Form) for form in v.index):
+            continue
+        read = [leaf for f in v.index if isinstance(f, ir.Form) for a, _ in f.terms for leaf in a.leaves()]
+        if sorted(read, key=id) == sorted(loops, key=id) and read[-1] in reduced:
+            order = tuple(sorted(range(len(groups)), key=lambda i: read.index(groups[i][0]) if groups[i] else -1))
+            return order if order != tuple(range(len(groups))) and _ordered(groups, order)[-1][-1] in reduced else ()
+    return ()
+
+
+def _ordered(items: Sequence[T], order: tuple[int, ...]) -> tuple[T, ...]:
+    return tuple(items[i] for i in order)

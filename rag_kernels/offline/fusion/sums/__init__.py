@@ -1,0 +1,1 @@
+"""Sums and other reductions: their factors, their parts, and how they take one pass."""
