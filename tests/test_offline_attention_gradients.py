@@ -56,6 +56,12 @@ CASES = {
         "torch.randn(2, 37, 64).bfloat16()",
     ),
 }
+# What a module rounds on the way to a product is stored so, with numbers and repeated heads behind it.
+ROTATED = (
+    "t = torch.arange(37)[:, None] * 2.0 ** -torch.arange(8).repeat(2); c, s = t.cos().bfloat16(), t.sin().bfloat16(); "
+    "turn = lambda z: z * c + torch.cat((-z[..., 8:], z[..., :8]), -1) * s; "
+    "return F.scaled_dot_product_attention(turn(x), turn(y), y, is_causal=True, enable_gqa=True)"
+)
 LAYERS = "self.l = nn.Linear(64, 192).bfloat16(); self.o = nn.Linear(64, 64).bfloat16()"
 ATTENTIONS = {"bf16": 2, "fp16, masks and a row without a key": 3, "fp32, window, slopes and a cap": 2}
 
@@ -115,9 +121,21 @@ def test_gradients_of_attention_are_right_and_no_weights_are_stored(name: str, t
     assert plan.candidate.source.count(": attention of ") == many, "the backward does without"
     assert plan.candidate.source.count(": sums along ") == 2 * many, "keys and values in one kernel, queries in another"
     given = given_to(fp)
-    eager, exact = run_nodes(fp, given), in_double(fp, given)
-    ours = emulated(plan, fp, given, tmp_path)
-    for mine, theirs, right in zip(ours, eager, exact, strict=True):
+    assert_right(fp, emulated(plan, fp, given, tmp_path), given)
+
+
+def test_factors_behind_rotations_are_multiplied_as_the_module_rounds_them(tmp_path: Path) -> None:
+    fp = step_of(ROTATED, "torch.randn(2, 4, 37, 16).bfloat16()", "torch.randn(2, 2, 37, 16).bfloat16()")
+    plan = write(fp, CudaParameters(attention=1, products=2))
+    assert plan is not None and not plan.library
+    source = plan.candidate.source
+    assert source.count("using Number = __nv_bfloat16;") == 2 and "attend::run<__nv_bfloat16" in source
+    assert_right(fp, emulated(plan, fp, given := given_to(fp), tmp_path), given)
+
+
+def assert_right(fp: FunctionalProblem, ours: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> None:
+    """Check results against float64: their errors are about those of eager."""
+    for mine, theirs, right in zip(ours, run_nodes(fp, given), in_double(fp, given), strict=True):
         allowed = numbers.RATIO * (theirs.double() - right).square().mean().sqrt() + 1e-7 * right.abs().max()
         assert (mine.double() - right).square().mean().sqrt() <= allowed
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from rag_kernels.eval.records import Ref
 from rag_kernels.offline.fusion.stores.stored_first import is_looked_up_often
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import is_float
+from rag_kernels.offline.ir.dtypes import HALF, is_float
 from rag_kernels.offline.ir.expressions import binary
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import strip, uncast
+from rag_kernels.offline.ir.patterns import sixteen_bits, uncast
 from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.lowering.lower import Entry, Lowering
 
@@ -25,15 +25,38 @@ def with_own_loops(lowering: Lowering, operands: Sequence[Ref]) -> None:
     for ref in operands:
         entry = lowering.env[ref.name]
         value = lowering.value(ref)
-        try:
-            peeled(value)
-        except ir.Unfusable:
-            found = strip(value)
-            dtype = found.rounded if isinstance(found, ir.Reduce) and found.rounded else entry.dtype
-            name = lowering.store(value, "" if entry.buffer else f"{ref.name}_stored", dtype)
-            spec = lowering.specs[name]
-            value = ir.load(name, spec.shape, spec.dtype)
+        if not isinstance(without_numbers(value)[0], ir.Load):
+            value = with_factor_stored(lowering, value, "" if entry.buffer else f"{ref.name}_stored", entry.dtype)
         lowering.env[ref.name] = Entry((own(lowering, value),), entry.buffer, entry.dtype, entry.view)
+
+
+def with_factor_stored(lowering: Lowering, value: ir.Value, name: str, dtype: str) -> ir.Value:
+    """Return a value that is computed as one of a load: of itself, or of what the graph rounds to sixteen bits on the
+    way to it. So a factor takes no more room, and no slower products, than the module's.
+    """
+    narrow, half = narrowed(lowering, value)
+    if narrow is None:
+        name = lowering.store(value, name, dtype)
+        return ir.load(name, lowering.specs[name].shape, lowering.specs[name].dtype)
+    name = lowering.store(narrow, name, half)
+    again = lowering.tracked(ir.load(name, narrow.shape, half))
+    for mine, theirs in zip(narrow.dims, again.dims, strict=True):
+        if mine and theirs:
+            lowering.loops.unify(mine, theirs)
+    return lowering.tracked(rewrite(value, lambda v: again if v is narrow else None))
+
+
+def narrowed(lowering: Lowering, value: ir.Value) -> tuple[ir.Value | None, str]:
+    """Return what a factor is a view of, perhaps times numbers, that the graph has in sixteen bits, and their dtype."""
+    while True:
+        found = value.rounded if isinstance(value, ir.Reduce) else sixteen_bits(value)
+        half = found or lowering.storage.get(value, "")
+        if half in HALF:
+            return value, half
+        below = without_number(value)
+        if below is None:
+            return None, ""
+        value = below[0]
 
 
 def as_values(
@@ -89,22 +112,34 @@ def peeled(value: ir.Value) -> tuple[ir.Load, list[tuple[Operator, ir.Const]]]:
 
     Raises Unfusable for any other expression.
     """
+    found, scales = without_numbers(value)
+    if not isinstance(found, ir.Load):
+        raise ir.Unfusable("a factor that is computed")
+    return found, scales
+
+
+def without_numbers(value: ir.Value) -> tuple[ir.Value, list[tuple[Operator, ir.Const]]]:
+    """Return what a factor is a view of, without the numbers by which it is multiplied or divided, and these."""
     scales: list[tuple[Operator, ir.Const]] = []
-    while not isinstance(value, ir.Load):
-        if not isinstance(value, ir.Op):
-            raise ir.Unfusable("a factor that is computed")
-        numbers = [a for a in value.args if isinstance(a, ir.Const)]
-        others = [a for a in value.args if not isinstance(a, ir.Const)]
-        widened = value.operator is Operator.CAST and is_float(value.args[0].dtype) and is_float(value.dtype)
-        divided = value.operator is Operator.DIV and value.args[1] in numbers
-        if widened or value.operator is Operator.SAME:
-            value = value.args[0]
-        elif len(numbers) == len(others) == 1 and (value.operator is Operator.MUL or divided):
-            scales.append((value.operator, numbers[0]))
-            value = others[0]
-        else:
-            raise ir.Unfusable("a factor that is computed")
+    while (below := without_number(value)) is not None:
+        value, scale = below
+        scales += [scale] if scale else []
     return value, scales
+
+
+def without_number(value: ir.Value) -> tuple[ir.Value, tuple[Operator, ir.Const] | None] | None:
+    """Return what a value is in another layout or wider dtype, or times a number, with that; None if it is neither."""
+    if not isinstance(value, ir.Op):
+        return None
+    numbers = [a for a in value.args if isinstance(a, ir.Const)]
+    others = [a for a in value.args if not isinstance(a, ir.Const)]
+    widened = value.operator is Operator.CAST and is_float(value.args[0].dtype) and is_float(value.dtype)
+    divided = value.operator is Operator.DIV and value.args[1] in numbers
+    if widened or value.operator is Operator.SAME:
+        return value.args[0], None
+    if len(numbers) == len(others) == 1 and (value.operator is Operator.MUL or divided):
+        return others[0], (value.operator, numbers[0])
+    return None
 
 
 def before_weights_rounding(value: ir.Value, weights: ir.Load) -> ir.Value:
