@@ -137,6 +137,7 @@ template <class... C> void tma_store(const CUtensorMap* map, uint32_t from, C...
 }
 inline void store_commit() {}
 template <int LATER> void store_wait_read() {}
+template <int LATER> void store_wait() {}
 inline void stmatrix_x4(uint32_t to, const uint32_t (&r)[4]) {  // lane 4 g + t has row g and numbers 2 t, 2 t + 1
   static uint32_t rows_of[16][1024];
   uint32_t* const rows = rows_of[resident_block()] + threadIdx.x / 32 * 32;
@@ -216,9 +217,14 @@ template <class... C> void tma_load_window(const CUtensorMap* map, uint32_t to, 
 
 template <int COUNT> void more_registers() {}
 template <int COUNT> void fewer_registers() {}
-template <int THREADS> void group_sync(int) {
-  static std::vector<Barrier> of_blocks(16, Barrier{THREADS});
-  (THREADS == 128 ? barriers->groups[in_block() / 128] : of_blocks[resident_block()]).wait();
+template <int THREADS> Barrier& named_barrier(int number) {
+  static std::vector<Barrier> of_blocks(16 * 16, Barrier{THREADS});
+  return THREADS == 128 ? barriers->groups[in_block() / 128] : of_blocks[resident_block() * 16 + number];
+}
+template <int THREADS> void group_sync(int number) { named_barrier<THREADS>(number).wait(); }
+template <int THREADS> void group_arrive(int number) {
+  Barrier& at = named_barrier<THREADS>(number);
+  if (++at.here == at.expected) at.here = 0, ++at.round;
 }
 template <class T> T* cluster_pointer(T* p, uint32_t rank) {
   return p + (int(block_beside(rank)) - int(resident_block())) * int(sizeof shared_of[0] / sizeof *p);
@@ -264,18 +270,23 @@ template <class T, int LANES_LEFT, int LANES_RIGHT, int N> void wgmma(float (&su
   }
 }
 inline uint32_t shared_word(uint32_t at) { return *(uint32_t*)in_shared_memory(at, resident_block()); }
-// The left factor in registers, of TF32: a0 is in row g and term q, a1 eight rows and a2 four terms further on.
+// The left factor in registers: a0 is in row g and begins with the first terms of lane q, two of sixteen bits or one of
+// TF32; a1 is eight rows and a2 half the terms further on.
+inline float left_at(uint32_t word, int, const float*) { return __uint_as_float(word & 0xffffe000u); }
+template <class T> float left_at(uint32_t word, int which, const T*) { return number_at((const char*)&word + 2 * which, (const T*)nullptr); }
 template <class T, int LANES_RIGHT, int N> void wgmma_registers(float (&sums)[N], const uint32_t (&a)[4], uint64_t b, int more) {
   static uint32_t all_a[16][1024][4];
+  constexpr unsigned each = 4 / sizeof(T), half = 4 * each;
   auto& of_block = all_a[resident_block()];
   const unsigned me = threadIdx.x, warp = me / 32 * 32, g = me % 32 / 4;
   for (int i = 0; i < 4; ++i) of_block[me][i] = a[i];
   group_sync<128>(0);
   for (int i = 0; i < N; ++i) {
     double sum = more ? sums[i] : 0;
-    for (unsigned k = 0; k < 8; ++k) {
-      const uint32_t left = of_block[warp + g * 4 + k % 4][i / 2 % 2 + k / 4 * 2] & 0xffffe000u;
-      sum += double(__uint_as_float(left)) * factor_at<T, LANES_RIGHT>(b, i / 4 * 8 + me % 4 * 2 + i % 2, k);
+    for (unsigned k = 0; k < 2 * half; ++k) {
+      const uint32_t word = of_block[warp + g * 4 + k % half / each][i / 2 % 2 + k / half * 2];
+      const float left = left_at(word, k % each, (const T*)nullptr);
+      sum += double(left) * factor_at<T, LANES_RIGHT>(b, i / 4 * 8 + me % 4 * 2 + i % 2, k);
     }
     sums[i] = cut_off(sum);
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,22 @@ CASES = {
         "o = F.scaled_dot_product_attention(q, k, v, is_causal=True); "
         "return self.o(o.transpose(1, 2).reshape(2, 37, 64)) + x",
         "torch.randn(2, 37, 64).bfloat16()",
+    ),
+}
+# For the kernels on wgmma, from 64 rows on: rows of one and two lines in shared memory, products beside sums and not.
+HOPPER = {
+    "bf16, causal and grouped": (
+        "a = F.scaled_dot_product_attention(x, y, y[..., :16], is_causal=True); "
+        "return a, F.scaled_dot_product_attention(z, z[:, :2], z[:, 2:], is_causal=True, enable_gqa=True)",
+        "torch.randn(1, 2, 150, 32).bfloat16()",
+        "torch.randn(1, 2, 150, 32).bfloat16()",
+        "torch.randn(1, 4, 70, 128).bfloat16()",
+    ),
+    "fp16, a window": (
+        "i, j = torch.arange(130)[:, None], torch.arange(100); s = (x @ y.mT) * 0.1 - 0.01 * (i - j); "
+        "s = s.masked_fill((j > i + 9) | (j < i - 60), float('-inf')); return torch.softmax(s.float(), -1).half() @ y",
+        "torch.randn(1, 2, 130, 80).half()",
+        "torch.randn(1, 2, 100, 80).half()",
     ),
 }
 # What a module rounds on the way to a product is stored so, with numbers and repeated heads behind it.
@@ -130,6 +147,18 @@ def test_factors_behind_rotations_are_multiplied_as_the_module_rounds_them(tmp_p
     assert plan is not None and not plan.library
     source = plan.candidate.source
     assert source.count("using Number = __nv_bfloat16;") == 2 and "attend::run<__nv_bfloat16" in source
+    assert_right(fp, emulated(plan, fp, given := given_to(fp), tmp_path), given)
+
+
+@pytest.mark.parametrize("name", HOPPER)
+def test_gradients_by_the_products_of_warpgroups_are_right(name: str, tmp_path: Path) -> None:
+    body, *inputs = HOPPER[name]
+    fp = step_of(body, *inputs)
+    plan = write(fp, CudaParameters(attention=2, products=2))
+    assert plan is not None and not plan.library
+    made = re.findall(r"\w+_hopper\(const", plan.candidate.source)
+    assert len(made) == 3 * sum(len(spec.shape) == 4 for spec in fp.outputs[: fp.step.outputs if fp.step else 0])
+    assert all(f"{name.partition('(')[0]}<<<" in plan.candidate.source for name in made)
     assert_right(fp, emulated(plan, fp, given := given_to(fp), tmp_path), given)
 
 

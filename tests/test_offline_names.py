@@ -34,6 +34,12 @@ PARAMETERS = (
 )
 ATTENTION = {  # in one of which no number is but scale and mask, and in the other an expression of indices
     "attention": Case("return F.scaled_dot_product_attention(x, x, x, is_causal=True) + y", *SIXTEEN),
+    "gradients of attention": Case(
+        "with torch.enable_grad():\n            x = x.detach().requires_grad_()\n"
+        "            a = F.scaled_dot_product_attention(x, x, x, is_causal=True)\n"
+        "            return torch.autograd.grad(a.float().square().sum(), x)[0] + y",
+        *SIXTEEN,
+    ),
     "biased attention": Case("return torch.softmax(x @ x.mT + torch.arange(128) * y[:, :, :1, :1], -1) @ x", *SIXTEEN),
 }
 PAIR = Case(

@@ -6,7 +6,7 @@ a pair of rows. Knows nothing of tiles and threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.attention import TileNest
@@ -101,9 +101,13 @@ class ChainNest(TileNest):
         assert isinstance(self.region, ChainedRegion)
         return [i.product for i in self.region.chained.inner]
 
-    def weighed(self, printer: Printer, products: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the statements that make weights of the inner products of these names, and the weights' names."""
+    def weighed(
+        self, printer: Printer, products: Sequence[str], known: Mapping[ir.Load, str] | None = None
+    ) -> tuple[list[str], list[str]]:
+        """Return the statements that make weights of the inner products of these names, and the weights' names; other
+        loads may have names, too."""
         scope = Scope()
         scope.known |= dict(zip(self.products, products, strict=True))
+        scope.known |= {load: name for load, name in (known or {}).items()}
         names = [printer.emit(weight, scope) for weight in self.weights]
         return scope.lines, names

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rag_kernels.offline.codegen.loop_nest import Access, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.cuda.head_maps import MOST_OUTER, HeadMaps
 from rag_kernels.offline.cuda.needs import SHORT_NAMES, Needs
-from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import c_name
 
 if TYPE_CHECKING:
@@ -257,6 +256,7 @@ class HopperAttention:
         self.stages = min(4, (ROOM - SPARE - self.queries * queries) // pair)
         self.shared = self.queries * queries + self.stages * pair + 1024
         self.outer = (*self.nest.batch, *self.nest.rows[1:])
+        self.around = HeadMaps(self.nest, self.outer)
 
     def fills(self, groups: int) -> bool:
         """Return whether the rows of tiles of so many warpgroups are nearly all there are, as those of two would be."""
@@ -267,49 +267,27 @@ class HopperAttention:
     def serves(self) -> bool:
         """Return whether there is such a kernel for this attention."""
         of, a, nest = self.of, self.of.region.attended, self.nest
-        one = nest.rows and len(nest.keys) == 1 and len(self.outer) <= 3 and nest.rows[0].size >= 64
+        one = nest.rows and len(nest.keys) == 1 and len(self.outer) <= MOST_OUTER and nest.rows[0].size >= 64
         same = of.sixteen and a.storage == a.q.storage and of.depth % 16 == of.columns % 16 == 0
         return bool(
             one and same and self.stages >= 2 and of.index == "int" and nest.stride(nest.out, nest.columns) == "1"
         )
 
-    def step(self, access: Access, leaf: ir.Atom) -> str:
-        """Return the stride of a loop in a tensor as C, or nothing where it has none."""
-        found = access.steps.get(leaf)
-        return text_of(found) if found else ""
-
-    def place(self, access: Access) -> str:
-        """Return the three outer coordinates of a tensor."""
-        found = [self.nest.index(leaf) if self.step(access, leaf) else "0" for leaf in self.outer]
-        return ", ".join([*found, *["0"] * (3 - len(found))])
-
     def maps(self) -> tuple[list[str], str]:
         """Return declarations of the maps of all tensors, and the condition under which they can be made."""
-        a, nest, names = self.of.region.attended, self.nest, self.of.names
+        a, nest = self.of.region.attended, self.nest
         row, key = nest.rows[0], nest.keys[0]
-        lines, conditions = [], []
         pointers = {n: value for _, n, value in self.of.parameters()}
-        for name, buffer, access, leaf, box, across in (
-            ("q", a.q.buffer, nest.q, row, 64 * self.groups, self.depth),
-            ("k", a.k.buffer, nest.k, key, self.keys, self.depth),
-            ("v", a.v.buffer, nest.v, key, self.keys, self.columns),
-            ("out", a.buffer, nest.out, row, 64, self.columns),
-        ):
-            start = f" + {text_of(access.constant)}" if access.constant else ""
-            pointer = f"({pointers[c_name(buffer) + '_p']}{start})"
-            sizes, strides = [str(across), names[leaf]], ["1", self.step(access, leaf) or "8"]
-            for other in self.outer:
-                step = self.step(access, other)
-                sizes.append(names[other] if step else "1")
-                strides.append(step or "8")
-            sizes += ["1"] * (5 - len(sizes))
-            strides += ["8"] * (5 - len(strides))
-            lines.append(
-                f"const CUtensorMap map_{name} = rk::tma_map<5>({pointer}, {{{', '.join(sizes)}}}, "
-                f"{{{', '.join(strides)}}}, {{64, {box}, 1, 1, 1}});"
+        made = [
+            self.around.map(f"map_{name}", pointers[c_name(buffer) + "_p"], access, leaf, box=box, width=width)
+            for name, buffer, access, leaf, box, width in (
+                ("q", a.q.buffer, nest.q, row, 64 * self.groups, self.depth),
+                ("k", a.k.buffer, nest.k, key, self.keys, self.depth),
+                ("v", a.v.buffer, nest.v, key, self.keys, self.columns),
+                ("out", a.buffer, nest.out, row, 64, self.columns),
             )
-            conditions.append(f"rk::tma_reads({pointer}, {{{', '.join(sizes)}}}, {{{', '.join(strides[1:])}}})")
-        return lines, " && ".join(conditions)
+        ]
+        return [line for line, _ in made], " && ".join(condition for _, condition in made)
 
     def note(self, needs: Needs) -> None:
         """Note what the kernel calls."""
@@ -342,7 +320,7 @@ class HopperAttention:
         score = of.score(row, nest.apart("n", nest.keys)) if not plain else []
         body = body.replace("SCORE\n", "".join(f"    {line}\n" for line in score))
         for letter, access in (("Q", nest.q), ("K", nest.k), ("V", nest.v), ("OUT", nest.out)):
-            body = body.replace(f"PLACE_{letter}", self.place(access))
+            body = body.replace(f"PLACE_{letter}", self.around.place(access))
         body = body.replace("MULTIPLY_SCORES", f"rk::wgmma_{numbers}")
         body = body.replace("MULTIPLY_VALUES", f"rk::wgmma_{numbers}<1>")
         body = body.replace("NUMBER(", f"{of.type}(").replace("EMPTY", "NAN" if a.empty != a.empty else f"{a.empty!r}f")
@@ -381,8 +359,8 @@ class HopperAttention:
             f"cudaFuncSetAttribute({name}_hopper, cudaFuncAttributeMaxDynamicSharedMemorySize, {self.shared});",
             "const int most_blocks = rk::processors(), wanted = across * heads;",
             "const int blocks = wanted < most_blocks ? wanted : most_blocks;",
-            f"{name}_hopper<<<blocks, {128 * (self.groups + 1)}, {self.shared}, stream>>>(",
-            f"    map_q, map_k, map_v, map_out, {given}, heads, together);",
+            f"{name}_hopper<<<blocks, {128 * (self.groups + 1)}, {self.shared}, stream>>>"
+            f"(map_q, map_k, map_v, map_out, {given}, heads, together);",
         ]
         positive = f"{nest.scale()} > 0 && " if plain else ""
         return kernel, launch, f"built && {positive}{rows} >= 64 && {can}"

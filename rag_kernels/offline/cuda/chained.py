@@ -16,6 +16,7 @@ from rag_kernels.offline.codegen.loop_nest import text_of
 from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda.attention import ROOM, ROOM_ON_HOPPER
+from rag_kernels.offline.cuda.chained_hopper import HopperChain
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.fusion.regions import ChainedRegion
@@ -78,7 +79,8 @@ class CudaChain:
 
     def __init__(self, region: ChainedRegion, function: Function, sizes: Sizes, parameters: CudaParameters) -> None:
         self.region, self.function, self.names = region, function, sizes.names
-        self.room = ROOM_ON_HOPPER if parameters.attention == 2 else ROOM
+        self.on_hopper = parameters.attention == 2
+        self.room = ROOM_ON_HOPPER if self.on_hopper else ROOM
         self.nest = ChainNest.of(region, sizes.names)
         self.sixteen = multiplies_sixteen_bits(region.chained)
         self.type = stored_type(self.nest.tiles[0].load.storage, "cuda") if self.sixteen else "float"
@@ -256,15 +258,26 @@ class CudaChain:
             *indent(self.results()),
             "}",
         ]
-        return kernel, ["{", *indent(self.launch(name, rows, times)), "}"]
+        launch, second = self.launch(name, rows, times), HopperChain(self)
+        if not self.on_hopper or not second.serves():
+            return kernel, ["{", *indent([*self.checks(), *launch]), "}"]
+        second.note(needs)
+        given = ", ".join(value for _, _, value in self.parameters())
+        text, other, serves = second.text(name, declared, given)
+        found = f"const bool built = by_device([] {{ return rk::built_for_hopper((const void*){name}_hopper); }});"
+        both = [*self.checks(), found, f"if ({serves}) {{", *indent(other), "} else {", *indent(launch), "}"]
+        return [*kernel, *text], ["{", *indent(both), "}"]
+
+    def checks(self) -> list[str]:
+        """Return what must hold at a call, as statements."""
+        listed = [b for b in self.buffers if self.index == "int" and b not in self.function.scratch]
+        many = '"a tensor has too many elements for this kernel"'
+        return [f"RK_CHECK({c_name(b)}.numel() < INT32_MAX, {many});" for b in listed]
 
     def launch(self, name: str, rows: str, times: str) -> list[str]:
         """Return the statements that launch the kernel."""
         given = ", ".join(value for _, _, value in self.parameters())
-        listed = [b for b in self.buffers if self.index == "int" and b not in self.function.scratch]
-        many = '"a tensor has too many elements for this kernel"'
-        lines = [f"RK_CHECK({c_name(b)}.numel() < INT32_MAX, {many});" for b in listed]
-        lines.append(f"const int64_t tiles = ({rows} + {KEPT - 1}) / {KEPT}, blocks = {times} * tiles;")
+        lines = [f"const int64_t tiles = ({rows} + {KEPT - 1}) / {KEPT}, blocks = {times} * tiles;"]
         lines += ["if (blocks == 0) return;", f"constexpr int bytes = {self.bytes(self.stages)};"]
         for fast in (1, 0):
             lines += [

@@ -38,8 +38,8 @@ PIECE = "@"  # between a buffer's name and the number of one of its pieces
 GENERATED_NAMES = re.compile(
     r"[a-z]+\d+|[a-z]+\d+_\w+|(l|of)_\w+|[A-Z]\w*|\w+_(v\d*|v\d*_kept|p|p_start|data|tile\d*(_element|_held)?)|[a-eg-lnp-qstuvz]|"
     r"multiply\w*|"
-    r"(above|at|await|close|cluster|column|copy|first|from|half|handed|high|keep|lane|left|low|mbarrier|next|part|"
-    r"phase|put|quad|rest|right|rk|row|second|take|taps|tma|wgmma|wide)_\w+|"
+    r"(above|at|await|close|cluster|column|copy|first|from|half|handed|high|keep|kept|lane|left|low|mbarrier|next|part|"
+    r"phase|put|quad|rest|right|rk|row|second|take|taps|tile|tma|wgmma|wide)_\w+|"
     r"at|by|by_device|down|hi|in|kn|lo|to|tx|ty|up|z_|across|active|adding|aligned|all|along|arrived|band|bar|bars|base|batches|before|"
     r"begin|beside|best|bits|block|blocks|bring|built|bytes|chunk|cluster|column|columns|copied|copy|count|depth|"
     r"counters?|descriptor|device|done|each|edge|elements|empty|end|enter|factor|failed|fetch|finish|first|fit|float_at|fits|fitted|found|from|"
@@ -52,6 +52,7 @@ GENERATED_NAMES = re.compile(
     r"warp|warps|which|whole|word|"
     r"begin_\w+|[qkv]_(?:at|empty|full)|[mor]|arrivals|asked|fitting|four|free|give|head|heads|it|join|joined|keep|keys|kk|"
     r"leader|leading|major|map_\w+|mask|mine_of|minor|most_blocks|outside|parity|phase|qs|qw|shrink|softmax|split|splits|st|"
+    r"add|give_back|ks|quad|weigh|"
     r"tiles_of_keys|times|together|total|until|wanted|wide|pitch|reads|sizes|strides|extreme|"
     r"begins|bits|board|counted|fill|gathered|given|it|longest|nans|of_lane|ends|exists|is_long|long_ones|many|mine_now|owner|past|segment|segments|shape|tail|turn|walk|walker|"
     r"walkers|bring_tile|stage|known|back|there|split_depth|pixel|image|padded|above|below|channels|encode|pixels|swizzle|extents|images|"
