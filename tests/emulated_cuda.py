@@ -41,6 +41,7 @@ def build_emulated(source: str, folder: Path) -> Any:
     text, library = folder / "k.cpp", folder / "k.so"
     source = source.replace(INSTRUCTIONS, "")
     source = source.replace('asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));', "y = std::exp2(x);")
+    source = source.replace('asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + x));', "y = std::log2(1.0f + x);")
     root = 'asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t));'
     source = source.replace(root, "y = std::nextafter(1.0f / std::sqrt(t), 0.0f);")
     launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), (\w+), stream>>>\((.*?)\);"

@@ -12,7 +12,8 @@ from support.eight_bits import both, narrowed, off_by_steps, results
 from support.generated_kernels import HALF_RATIO, SMALL, Case, functional, halved, worst_ratio
 
 from rag_kernels.eval.records import FunctionalProblem
-from rag_kernels.offline.codegen.math_prelude import CUDA, EXP_BELOW, EXP_BELOW_OF_BFLOAT16
+from rag_kernels.offline.codegen.cuda_functions import EXP_BELOW, EXP_BELOW_OF_BFLOAT16
+from rag_kernels.offline.codegen.math_prelude import CUDA
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda import region

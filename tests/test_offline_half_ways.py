@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,47 @@ def test_a_tanh_of_sixteen_bits_is_exact_for_small_numbers_too(tmp_path: Path, m
     found, _ = numbers.caller(plan, fp, tmp_path)(x, x)
     right = x.double().tanh()
     torch.testing.assert_close(found.double(), right, rtol=2**-11 + 2**-16, atol=2**-25, equal_nan=True)
+
+
+NEAR: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "rk_erf_near(": ("torch.erf(x)", torch.erf),
+    "rk_expm1_near(": ("torch.expm1(x)", torch.expm1),
+    "rk_log1p_near(": ("torch.log1p(x)", torch.log1p),
+    "rk_softplus_near(": ("F.softplus(x, threshold=1e9)", lambda x: F.softplus(x, threshold=1e9)),
+}
+
+
+@pytest.mark.parametrize("called", NEAR)
+def test_functions_of_sixteen_bits_are_exact_near_zero_and_far_from_it(
+    called: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The polynomials and the exponent unit have each their range, and meet."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    body, exact = NEAR[called]
+    case = Case(f"return {body}, y * 2", "torch.rand(6, 80)", "torch.randn(6, 80)")
+    fp = functional("near", halved(case, "float16"))
+    plan = write(fp, SMALL)
+    assert plan is not None and f"= {called}" in plan.candidate.source
+    x = torch.logspace(-4, 1, 480).view(6, 80).half()
+    x[::2] *= -1
+    x[0, 0], x[1, 0], x[2, 0], x[3, 0] = 0.0, torch.inf, -torch.inf, torch.nan
+    found, _ = numbers.caller(plan, fp, tmp_path)(x, x)
+    torch.testing.assert_close(found.double(), exact(x.double()), rtol=2**-11 + 2**-16, atol=2**-25, equal_nan=True)
+
+
+def test_a_softplus_of_single_precision_has_its_last_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    fp = functional(
+        "softplus", Case("return F.softplus(x, threshold=1e9), y * 2", "torch.rand(6, 800)", "torch.rand(3)")
+    )
+    plan = write(fp, SMALL)
+    assert plan is not None and "= rk_softplus(" in plan.candidate.source
+    x = torch.logspace(-6, 1.9, 4800).view(6, 800)
+    x[::2] *= -1
+    x[0, 0], x[1, 0], x[2, 0], x[3, 0] = 0.0, torch.inf, -torch.inf, torch.nan
+    found, _ = numbers.caller(plan, fp, tmp_path)(x, torch.ones(3))
+    right = F.softplus(x.double(), threshold=1e9)
+    torch.testing.assert_close(found.double(), right, rtol=4 * 2**-24, atol=1e-38, equal_nan=True)
 
 
 def test_rows_that_are_masked_throughout_are_uniform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
 from rag_kernels.eval.records import Value as Argument
 from rag_kernels.eval.traits.aten import base_name, operator
-from rag_kernels.offline.codegen import math_prelude
+from rag_kernels.offline.codegen import cuda_functions, math_prelude
 from rag_kernels.offline.codegen.c_types import headers
 from rag_kernels.offline.codegen.contraction import find_contraction
 from rag_kernels.offline.codegen.kernel_function import Function, part_function, whole_function
@@ -350,8 +350,8 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
     dtypes = {dtype for f in functions for dtype in f.dtypes()}
     head = headers(dtypes) + cuda.HEAD + needs.headers()
     fixed = cuda.fixed_text(parameters, bodies, needs)
-    if math_prelude.EXP_BELOW in needs.calls and all(f.is_below_bfloat16() for f in functions):
-        needs.calls = needs.calls - {math_prelude.EXP_BELOW} | {math_prelude.EXP_BELOW_OF_BFLOAT16}
+    if cuda_functions.EXP_BELOW in needs.calls and all(f.is_below_bfloat16() for f in functions):
+        needs.calls = needs.calls - {cuda_functions.EXP_BELOW} | {cuda_functions.EXP_BELOW_OF_BFLOAT16}
     math = math_prelude.used(math_prelude.CUDA, needs.calls)
     return f"// {idea}\n{head}\n{math}{cuda.constants(parameters)}{fixed}\n{bodies}"
 

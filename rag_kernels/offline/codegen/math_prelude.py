@@ -7,7 +7,7 @@ CUDA ones call CUDA's own functions, built without fast-math.
 
 from collections.abc import Collection, Iterable
 
-from rag_kernels.offline.codegen import cpp_functions, reduction_texts
+from rag_kernels.offline.codegen import cpp_functions, cuda_functions, reduction_texts
 from rag_kernels.offline.codegen.c_types import EIGHT_BITS, stored_type
 from rag_kernels.offline.codegen.operator_texts import C, Form, text_of
 from rag_kernels.offline.ir import values as ir
@@ -385,103 +385,7 @@ CUDA |= {
     for dtype in sorted(HALF)
 }
 CUDA |= float8_texts("__device__ inline", "memcpy")
-CUDA["rk_exp2_near"] = (
-    "// 2^x by the exponent unit, to some last bits, for results of sixteen bits; below 2^-126 it is zero.\n"
-    "__device__ inline float rk_exp2_near(float x) {\n"
-    "  float y;\n"
-    '  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));\n'
-    "  return y;\n"
-    "}\n",
-    (),
-)
-CUDA["rk_exp_near"] = (
-    "__device__ inline float rk_exp_near(float x) { return rk_exp2_near(x * 1.44269504f); }\n"
-    "__device__ inline double rk_exp_near(double x) { return exp(x); }\n",
-    ("rk_exp2_near",),
-)
-CUDA["rk_tanh_near"] = (
-    "// tanh(x) to seventeen bits, for results of sixteen: without branches, of which warps take both in CUDA's own.\n"
-    "__device__ inline float rk_tanh_near(float x) {\n"
-    "  const float y = 1.0f - __fdividef(2.0f, rk_exp2_near(2.88539008f * x) + 1.0f);\n"
-    "  return fabsf(x) < 0.04f ? x - x * x * x * 0.333333333f : y;\n"
-    "}\n"
-    "__device__ inline double rk_tanh_near(double x) { return tanh(x); }\n",
-    ("rk_exp2_near",),
-)
-CUDA["rk_divide_near"] = (
-    "// x / y to two last bits: without a call, which CUDA's own has for what is tiny or huge, so that a thread's\n"
-    "// divisions go on beside each other. The short division takes what is beyond 2^126 for infinite, and what has\n"
-    "// fewer bits for zero.\n"
-    "__device__ inline float rk_divide_near(float x, float y) {\n"
-    "  const float s = fabsf(y) > 0x1p100f ? 0x1p-30f : fabsf(y) < 0x1p-100f ? 0x1p30f : 1.0f;\n"
-    "  return __fdividef(x * s, y * s);\n"
-    "}\n"
-    "__device__ inline double rk_divide_near(double x, double y) { return x / y; }\n",
-    (),
-)
-EXP_BELOW, EXP_BELOW_OF_BFLOAT16 = "rk_exp_below", "rk_exp_below of bfloat16"  # one name in C: a text has either
-CUDA[EXP_BELOW] = (
-    "// e^(x - top), of the difference: a product of top alone overflows where rows are masked with the least number\n"
-    "__device__ inline float rk_exp_below(float x, float top) {\n"
-    "  return rk_exp2_near((x - top) * 1.44269504f);\n"
-    "}\n",
-    ("rk_exp2_near",),
-)
-CUDA[EXP_BELOW_OF_BFLOAT16] = (
-    "// e^(x - top) of numbers of bfloat16, by one product and sum. log2(e) has sixteen bits: its product with such\n"
-    "// a number is exact, so that what equals top gives 1. Half of it where that overflows: what differs is 0 then.\n"
-    "__device__ inline float rk_exp_below(float x, float top) {\n"
-    "  const float by = fabsf(top) < 2e38f ? 1.442687988f : 0.721343994f;\n"
-    "  return rk_exp2_near(fmaf(x, by, -(top * by)));\n"
-    "}\n",
-    ("rk_exp2_near",),
-)
-CUDA["rk_ratio"] = (
-    "// x / y by r = 1 / y: a product, corrected by what it leaves. To 256 it rounds to the same integer.\n"
-    "// What is infinite, or divided by what is, has no correction.\n"
-    "__device__ inline float rk_ratio(float x, float y, float r) {\n"
-    "  const float q = x * r, c = fmaf(fmaf(-q, y, x), r, q);\n"
-    "  return c == c ? c : q;\n"
-    "}\n",
-    (),
-)
-CUDA["rk_sqrt"] = (
-    "// sqrt(x), rounded as sqrtf rounds, without its branch for what is small: other elements would wait for that.\n"
-    "__device__ inline float rk_sqrt(float x) {\n"
-    "  const bool low = x < 1e-30f;\n"
-    "  const float t = low ? x * 18446744073709551616.0f : x;\n"
-    "  float y;\n"
-    '  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t));\n'
-    "  const float s = t * y, r = fmaf(fmaf(-s, s, t), 0.5f * y, s);\n"
-    "  return x == 0.0f || x == INFINITY ? x : low ? r * 2.3283064365386963e-10f : r;\n"
-    "}\n"
-    "__device__ inline double rk_sqrt(double x) { return sqrt(x); }\n",
-    (),
-)
-CUDA["rk_softplus"] = (
-    "__device__ inline float rk_softplus(float x) { return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }\n"
-    "__device__ inline double rk_softplus(double x) { return (x < 0.0 ? 0.0 : x) + log1p(exp(-fabs(x))); }\n",
-    (),
-)
-CUDA["rk_rest"] = (
-    """\
-template <class A, class B> __device__ inline auto rk_rest(A a, B b) { return a % b; }
-// A remainder of 64 bits takes a hundred instructions; by a power of two, which is mostly one number for all, a few.
-__device__ inline int64_t rk_rest(int64_t a, int64_t b) {
-  if (b <= 0 || (b & (b - 1))) return a % b;
-  const int64_t low = a & (b - 1);
-  return low && a < 0 ? low - b : low;
-}
-""",
-    (),
-)
-CUDA["rk_logaddexp"] = (
-    "template <class T, class V> __device__ inline T rk_logaddexp(T a, V x) {\n"
-    "  const T b = x;\n"
-    "  const T high = a < b || b != b ? b : a, low = a < b || b != b ? a : b;\n"
-    "  return high - high == 0 && low == low ? high + log1p(exp(V(low - high))) : high;\n}\n",
-    (),
-)
+CUDA |= cuda_functions.TEXTS
 
 
 def called(values: Iterable[ir.Value], form: Form) -> set[str]:

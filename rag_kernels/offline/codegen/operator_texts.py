@@ -150,7 +150,11 @@ CUDA_BY_NUMBER = Text("{0} * (1.0f / {1})", PRODUCT)
 CUDA_NEAR: dict[Operator, Text] = {
     Operator.DIV: _call("rk_divide_near", "{0}, {1}"),
     Operator.EXP: _call("rk_exp_near"),
+    Operator.EXPM1: _call("rk_expm1_near"),
+    Operator.LOG1P: _call("rk_log1p_near"),
+    Operator.SOFTPLUS: _call("rk_softplus_near"),
     Operator.TANH: _call("rk_tanh_near"),
+    Operator.ERF: _call("rk_erf_near"),
 }
 
 

@@ -498,7 +498,8 @@ class VectorizedRegion(CudaRegion):
         call = f"({', '.join(arguments)});"
         if self.nest.schedule == "point":
             count = self.total([*self.nest.outer, self.quad])
-            return [f"{name}<<<blocks((small({count}) + THREADS - 1) / THREADS), THREADS, 0, stream>>>{call}"]
+            threads = self.parameters.threads // 2  # GELU in fp32: 380 us, by twice as many 383 (800 MB, an H200)
+            return [f"{name}<<<blocks((small({count}) + {threads - 1}) / {threads}), {threads}, 0, stream>>>{call}"]
         outer = self.total(self.nest.outer)
         if self.has_scan():
             return [f"small({self.quads});", self.scan_launch(f"{name}<0>", self.scan_width, arguments)]
