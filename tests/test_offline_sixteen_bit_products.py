@@ -244,7 +244,8 @@ def test_weights_of_eight_bits_are_dequantised_on_their_way(name: str, tmp_path:
     assert ratio(plan, fp, tmp_path) < RATIO
 
 
-# Few rows, whose other factor streams: a byte a term, two, odd edges, a split depth, batches; columns of a block.
+# Few rows, whose other factor streams: a byte a term, two, half of one, odd edges, a split depth, batches; columns of
+# a block.
 FEW = {
     "rows": (DEQUANTISED["rows"], 64),
     "blocks": (DEQUANTISED["blocks"], 32),
@@ -259,6 +260,18 @@ FEW = {
             "bfloat16",
         ),
         64,
+    ),
+    "four bits": (
+        Case(
+            "q = torch.stack([self.w & 15, self.w >> 4], -1).view(75, 33, 64).half(); "
+            "w = (q - self.z.half()[..., None]) * self.s[..., None]; return F.linear(x, w.view(75, -1))",
+            "torch.randn(9, 2112).half()",
+            "torch.randn(1)",
+            init="self.register_buffer('w', torch.randint(0, 256, (75, 1056), dtype=torch.uint8)); "
+            "self.register_buffer('z', torch.randint(5, 11, (75, 33), dtype=torch.uint8)); "
+            "self.s = nn.Parameter(torch.rand(75, 33).half())",
+        ),
+        40,
     ),
     "batches": (
         halved(

@@ -1,11 +1,12 @@
 """Products of few rows on tensor cores: memory bounds them, so that the other factor streams through shared memory.
 
 Comes in: a Contraction of numbers of sixteen bits with at most `MOST` rows, whose right factor has its terms side by
-side: a tensor of sixteen bits, or one of eight that is dequantised on its way by whatever the factor computes. Goes
-out: the kernel and its launch, as in `gemm.py`, with the condition on sizes and addresses under which it may run. A
-block has some columns; its warps share every piece of the depth, and add up in the end. Pieces of both factors arrive
-by copies that run ahead (`cp.async`), so that memory never waits for what is computed. A thread takes sixteen
-neighbouring bytes of a column: `mma.sync` may have its terms in any order, if both factors have the same.
+side: a tensor of sixteen bits, or one of eight that is dequantised on its way by whatever the factor computes; an
+element may have several terms, as a byte has two of four bits. Goes out: the kernel and its launch, as in `gemm.py`,
+with the condition on sizes and addresses under which it may run. A block has some columns; its warps share every piece
+of the depth, and add up in the end. Pieces of both factors arrive by copies that run ahead (`cp.async`), so that memory
+never waits for what is computed. A thread takes sixteen neighbouring bytes of a column: `mma.sync` may have its terms
+in any order, if both factors have the same.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from rag_kernels.offline.ir.dtypes import FLOAT8, HALF, ITEMSIZE, STORED_ONLY
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import HALVED, operands, strip
 
-MOST, MOST_OF_BYTES = 32, 64  # rows at most, where terms have two bytes and where one
+MOST, MOST_OF_BYTES = 32, 64  # rows at most, and where a term is a byte
+MOST_TERMS = 32  # that a thread takes at a time
 LEAST_COLUMNS, NARROW, WIDE = 33, 32, 128  # columns at least; of a block
 LEAST_TERMS = 64  # of a sum: warps that share fewer have nothing to do but to add up
 PROCESSORS = 132  # of the device that a block's columns are chosen for
@@ -46,6 +48,7 @@ class FewRowsKernel(Kernel):
     numbers: str = "bfloat16"
     left: Matrix | None = None
     right: Matrix | None = None  # of the right factor, what streams
+    within: int = 0  # loops of the depth, the last ones, whose terms share an element of it
     columns: int = 64  # of a block
 
     def __post_init__(self) -> None:
@@ -58,7 +61,7 @@ class FewRowsKernel(Kernel):
     @property
     def warps(self) -> int:
         """Return the warps of a block."""
-        return 16 if self.columns <= FEW_COLUMNS and self.rows == 16 else 8
+        return 16 if self.columns <= FEW_COLUMNS and self.rows == 16 and self.packed == 1 else 8
 
     @property
     def itemsize(self) -> int:
@@ -67,14 +70,20 @@ class FewRowsKernel(Kernel):
         return ITEMSIZE[self.right.load.storage]
 
     @property
+    def packed(self) -> int:
+        """Return the terms of an element of what streams."""
+        depth = self.contraction.depth
+        return self.contraction.count(depth[len(depth) - self.within :])
+
+    @property
     def each(self) -> int:
         """Return the terms that a thread takes at a time."""
-        return 16 // self.itemsize
+        return 16 // self.itemsize * self.packed
 
     @property
     def depth(self) -> int:
         """Return the terms of a piece."""
-        return LINE * self.warps // self.itemsize
+        return LINE * self.warps // self.itemsize * self.packed
 
     @property
     def rows(self) -> int:
@@ -114,7 +123,7 @@ class FewRowsKernel(Kernel):
         lines = [
             f"constexpr int ROWS = {self.rows}, COLUMNS = {self.columns}, DEPTH = {self.depth};",
             f"constexpr int STAGES = {self.stages}, WARPS = {self.warps}, T = {32 * self.warps}, EACH = {self.each};",
-            "constexpr int SKEW = COLUMNS + 8;",
+            f"constexpr int SKEW = COLUMNS + 8, PACKED = {self.packed};",
             f"constexpr int LEFT = {left}, RIGHT = {right}, STAGE = ROWS * LEFT + COLUMNS * RIGHT;  // bytes of lines",
             f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
             *BEGIN.replace("KIND", kind).splitlines(),
@@ -164,20 +173,21 @@ class FewRowsKernel(Kernel):
         value, load = self.streamed, self.right.load
         if strip(value) is load and load.storage in HALF:
             return ["memcpy(b, &w, sizeof b);"]
-        scope, inner = Scope(), c.depth[-1]
-        scope.known[load] = "floats.x[u]" if load.storage in FLOAT8 else "each.x[u]"
+        last = len(c.depth) - self.within
+        scope, inner, inside = Scope(), c.depth[last - 1], c.depth[last:]
+        scope.known[load] = "floats.x[u / PACKED]" if load.storage in FLOAT8 else "each.x[u / PACKED]"
         floats = [
             v
             for v in ir.walk(value)
             if (found := operands(v, Operator.CAST)) and strip(found[0]) is load and v.dtype == "float32"
         ]
-        scope.known |= dict.fromkeys(floats if load.storage in BYTES else (), "whole[u]")
+        scope.known |= dict.fromkeys(floats if load.storage in BYTES and self.packed == 1 else (), "whole[u]")
         element = stored_type(load.storage, "cuda")
         text = self.printer.emit(value, scope)
         made = "\n".join([*scope.lines, text])
-        taken = [f"Pack<{element}, EACH> each;", "memcpy(&each, &w, sizeof each);"]
+        taken = [f"Pack<{element}, EACH / PACKED> each;", "memcpy(&each, &w, sizeof each);"]
         if "floats.x" in made:
-            taken.append("const Pack<float, EACH> floats = floats_of(each);")
+            taken.append("const Pack<float, EACH / PACKED> floats = floats_of(each);")
         elif "each.x" not in made:
             taken = []
         if "whole[u]" in made:
@@ -192,7 +202,8 @@ class FewRowsKernel(Kernel):
             f"const {kind} inner = {inner.var};",
             "#pragma unroll",
             "for (int u = 0; u < EACH; ++u) {",
-            f"  const {kind} {inner.var} = inner + u;",
+            f"  const {kind} {inner.var} = inner + u / PACKED;",
+            *indent(c.unflatten(inside, "(u % PACKED)", kind)),
             *indent([*scope.lines, f"made[u] = {text};"]),
             "}",
             "#pragma unroll",
@@ -224,8 +235,10 @@ class FewRowsKernel(Kernel):
         """Return when both factors lie in pieces of sixteen bytes, as C."""
         c = self.contraction
         assert self.left and self.right
-        sizes = [f"({c.depth[-1].size}) % {self.each} == 0", f"({c.extents(c.depth)}) % 8 == 0"]
-        for matrix, each in ((self.left, 8), (self.right, self.each)):
+        last, along = len(c.depth) - self.within, self.each // self.packed
+        sizes = [f"({c.depth[last - 1].size}) % {along} == 0", f"({c.extents(c.depth)}) % 8 == 0"]
+        sizes += [f"{c.extents(c.depth[last:])} == {self.packed}"] if self.within else []
+        for matrix, each in ((self.left, 8), (self.right, along)):
             steps = zip(matrix.by, matrix.steps, strict=True)
             sizes += [f"({text_of(step)}) % {each} == 0" for by, step in steps if by != "term"]
         starts = ", ".join(start_of_matrix(m, pointers) for m in (self.left, self.right))
@@ -302,15 +315,26 @@ def few_rows_kernel(kernel: Kernel, columns: int) -> FewRowsKernel | None:
     left = matrix_of(c, c.left)
     if left is None or left.by[0] != "term" or left.load.storage != numbers:
         return None
-    streamed = [m for v in c.right.loads if (m := matrix_read(c, c.right, v)) and m.by[0] == "term"]
-    streamed = [m for m in streamed if m.load.storage in CTYPES.keys() | STORED_ONLY and ITEMSIZE[m.load.storage] <= 2]
+    streamed = [found for load in c.right.loads if (found := streams(c, load))]
     if not streamed:
         return None
-    right = max(streamed, key=lambda m: ir.size_of(a for group in m.load.stored for a in group))
-    if c.depth[-1].count % (16 // ITEMSIZE[right.load.storage]):
-        return None
-    if ITEMSIZE[right.load.storage] == 2 and c.count(c.rows) > MOST:
+    right, within = max(streamed, key=lambda found: ir.size_of(a for group in found[0].load.stored for a in group))
+    if (within or ITEMSIZE[right.load.storage] == 2) and c.count(c.rows) > MOST:
         return None
     columns = columns if columns > 1 else columns_for(c.count(c.rows), c.count(c.columns))
-    found = FewRowsKernel(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, columns)
-    return found if found.shared_bytes <= SHARED else None
+    made = FewRowsKernel(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, within, columns)
+    return made if made.shared_bytes <= SHARED else None
+
+
+def streams(c: Contraction, load: ir.Load) -> tuple[Matrix, int] | None:
+    """Return a tensor of the right factor as it can stream, and the loops of the depth that share an element of it."""
+    access, within = c.nest.accesses[load], 0
+    while within + 1 < len(c.depth) and not access.steps.get(c.depth[-1 - within].leaves[-1]):
+        within += 1
+    last = len(c.depth) - within
+    matrix, packed = matrix_read(c, c.right, load, within), c.count(c.depth[last:])
+    if not matrix or matrix.by[0] != "term" or load.storage not in CTYPES.keys() | STORED_ONLY:
+        return None
+    along = 16 // ITEMSIZE[load.storage]
+    fits = 8 <= along * packed <= MOST_TERMS and c.depth[last - 1].count % along == 0
+    return (matrix, within) if fits else None

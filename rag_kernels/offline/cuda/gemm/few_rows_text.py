@@ -79,7 +79,8 @@ const int right_line = threadIdx.x / (DEPTH / EACH), right_v = threadIdx.x % (DE
 const int left_there = rows - row0 < ROWS ? int(rows - row0) : ROWS;
 const int right_there = columns - column0 < COLUMNS ? int(columns - column0) : COLUMNS;
 const auto* next_left = from_left + int64_t(left_line) * LEFT_STEP + left_v * 8 + KIND(first) * DEPTH;
-const auto* next_right = from_right + int64_t(right_line) * RIGHT_STEP + right_v * EACH + KIND(first) * DEPTH;
+const KIND right_from = (right_v * EACH + KIND(first) * DEPTH) / PACKED;
+const auto* next_right = from_right + int64_t(right_line) * RIGHT_STEP + right_from;
 const int64_t left_step = LEFT_LINES * int64_t(LEFT_STEP), right_step = RIGHT_LINES * int64_t(RIGHT_STEP);
 // The next piece of the depth on its way to shared memory; what lies outside is zero.
 const auto fetch = [&](int step) {
@@ -96,7 +97,7 @@ const auto fetch = [&](int step) {
   for (int line = 0; line < COLUMNS; line += RIGHT_LINES, from_right += right_step)
     copy_or_clear((float4*)(to + ROWS * LEFT + (line + right_line) * RIGHT + right_v * 16), from_right,
                   of_right && line + right_line < right_there);
-  next_left += DEPTH, next_right += DEPTH;
+  next_left += DEPTH, next_right += DEPTH / PACKED;
 };
 const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
 float sums[ROWS / 16][COLUMNS / 8][4] = {};
@@ -118,7 +119,7 @@ for (int step = first; step < last; ++step) {
     for (int h = 0; h < EACH / 8; ++h) rows_of[i][h] = *(const uint4*)(here + (i * 8 + g) * LEFT + term * 2 + h * 16);
 #pragma unroll
   for (int j = 0; j < COLUMNS / 8; ++j) {
-    const char* const at = here + ROWS * LEFT + (j * 8 + g) * RIGHT + term * sizeof(ELEMENT);
+    const char* const at = here + ROWS * LEFT + (j * 8 + g) * RIGHT + term / PACKED * sizeof(ELEMENT);
     const uint4 w = *(const uint4*)at;
     unsigned b[EACH / 2];
     {

@@ -72,12 +72,16 @@ def matrix_of(contraction: Contraction, side: Side) -> Matrix | None:
     return matrix_read(contraction, side, load) if load else None
 
 
-def matrix_read(contraction: Contraction, side: Side, load: ir.Load) -> Matrix | None:
-    """Return a tensor that a factor reads as a matrix of lanes and terms, or None if it is none."""
+def matrix_read(contraction: Contraction, side: Side, load: ir.Load, within: int = 0) -> Matrix | None:
+    """Return a tensor that a factor reads as a matrix of lanes and terms, or None if it is none.
+
+    Terms of the last `within` loops of the depth share an element.
+    """
     if contraction.phases:
         return None
     access = contraction.nest.accesses[load]
-    lane, term = (common_step(access, loops, contraction.nest.names) for loops in (side.lanes, contraction.depth))
+    depth = contraction.depth[: len(contraction.depth) - within]
+    lane, term = (common_step(access, loops, contraction.nest.names) for loops in (side.lanes, depth))
     batches = [b for b in contraction.batches if access.steps.get(b.leaves[-1])]
     inner = [step for step in (lane, term) if step == {(): 1}]
     of_batch = {leaf for batch in contraction.batches for leaf in batch.leaves}
@@ -86,7 +90,7 @@ def matrix_read(contraction: Contraction, side: Side, load: ir.Load) -> Matrix |
         return None
     if any(not ir.tree_atoms(place) <= of_batch for _, place in gathered):
         return None
-    found = [("lane", side.lanes, lane), ("term", contraction.depth, term)]
+    found = [("lane", side.lanes, lane), ("term", depth, term)]
     found.sort(key=lambda item: item[2] != {(): 1})
     sizes = [contraction.extents(loops) for _, loops, _ in found] + [contraction.extent(b) for b in batches]
     steps = [step for _, _, step in found] + [access.steps[b.leaves[-1]] for b in batches]
