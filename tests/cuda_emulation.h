@@ -1,7 +1,7 @@
 // Enough of CUDA for g++ to run generated kernels without a GPU: a fiber for each thread of a block; blocks one after the
 // other, or all at once where a launch asks for that (eight, or a cluster of sixteen); shared memory as static variables,
 // one for each of sixteen blocks. For right numbers only. All lanes of a warp take part in a shuffle. What is the same for all kernels is
-// compiled once (`cuda_emulation.cpp`).
+// compiled once (`cuda_emulation.cpp`, tensor cores in `hopper_emulation.cpp`).
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -114,30 +114,11 @@ inline unsigned __ballot_sync(unsigned, int v) {
 inline unsigned __float_as_uint(float x) { unsigned u; __builtin_memcpy(&u, &x, 4); return u; }
 inline float __uint_as_float(unsigned u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
 
-// mma.sync m16n8k8 on TF32, with the layout of fragments that PTX documents: every thread shows its part, waits, and
-// sums what its results need. Tensor cores cut the 13 lowest bits of each factor off.
-inline void emulate_multiply_tf32(float* sums, const unsigned (&a)[4], const unsigned (&b)[2]) {
-  static float all_a[1024][4], all_b[1024][2];
-  const unsigned me = threadIdx.x, warp = me / 32 * 32, g = me % 32 / 4, q = me % 4;
-  for (int i = 0; i < 4; ++i) all_a[me][i] = __uint_as_float(a[i] & 0xffffe000u);
-  for (int i = 0; i < 2; ++i) all_b[me][i] = __uint_as_float(b[i] & 0xffffe000u);
-  wait_for_warp();
-  for (int i = 0; i < 4; ++i)
-    for (unsigned k = 0; k < 8; ++k) {  // a0: row g, a1: row g + 8; a2 and a3 four terms further on
-      const float left = all_a[warp + g * 4 + k % 4][i / 2 + k / 4 * 2];
-      sums[i] += left * all_b[warp + (q * 2 + i % 2) * 4 + k % 4][k / 4];
-    }
-  wait_for_warp();
-}
+// mma.sync m16n8k8 on TF32. Tensor cores cut the 13 lowest bits of each factor off.
+void emulate_multiply_tf32(float* sums, const unsigned (&a)[4], const unsigned (&b)[2]);
 
 // What attention takes from `attention_text.INSTRUCTIONS`: lanes show their parts or addresses, wait, and compute.
 namespace attend {
-template <class T> float sixteen(uint32_t pair, int which) {
-  const uint16_t bits = uint16_t(pair >> (16 * which));
-  T t;
-  __builtin_memcpy(&t, &bits, 2);
-  return float(t);
-}
 template <class T> uint32_t packed(T, float a, float b) {
   T t[2];
   t[0] = a, t[1] = b;
@@ -145,22 +126,8 @@ template <class T> uint32_t packed(T, float a, float b) {
   __builtin_memcpy(&u, t, 4);
   return u;
 }
-template <class T> void multiply(T, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  static uint32_t all_a[1024][4], all_b[1024][2];
-  const unsigned me = threadIdx.x, warp = me / 32 * 32, g = me % 32 / 4, q = me % 4;
-  for (int i = 0; i < 4; ++i) all_a[me][i] = a[i];
-  all_b[me][0] = b0, all_b[me][1] = b1;
-  wait_for_warp();
-  for (int i = 0; i < 4; ++i)
-    for (unsigned k = 0; k < 16; ++k) {  // a0: row g, a1: row g + 8; a2 and a3 eight terms further on
-      const float left = sixteen<T>(all_a[warp + g * 4 + k % 8 / 2][i / 2 + k / 8 * 2], k % 2);
-      c[i] += left * sixteen<T>(all_b[warp + (q * 2 + i % 2) * 4 + k % 8 / 2][k / 8], k % 2);
-    }
-  wait_for_warp();
-}
 inline void multiply(float, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  const uint32_t b[2] = {b0, b1};
-  emulate_multiply_tf32(c, a, b);
+  emulate_multiply_tf32(c, a, {b0, b1});
 }
 inline void four_of(uint32_t (&r)[4], const void* row, bool turned) {
   static const uint16_t* rows[1024];

@@ -16,7 +16,7 @@ from rag_kernels.offline.cuda.texts.attention import INSTRUCTIONS
 
 TESTS = numbers.ROOT / "tests"
 RAG_KERNEL = numbers.ROOT / "eval" / "include" / "rag_kernel.h"
-EMULATION = TESTS / "cuda_emulation.cpp"
+ONCE = [TESTS / "cuda_emulation.cpp", TESTS / "hopper_emulation.cpp"]  # compiled for all kernels, and well
 HEADERS = [TESTS / "cuda_emulation.h", RAG_KERNEL, TESTS / "hopper_emulation.h", TESTS / "float8_emulation.h"]
 # What the standard headers leave to be instantiated is so again in each build, which takes as long as a third of it: of
 # <cmath> the special functions, and what <atomic> waits with in C++20. No text has either.
@@ -58,10 +58,9 @@ def build_emulated(source: str, folder: Path) -> Any:
     common += "using __nv_bfloat16 = rk::bf16;\nusing __half = rk::f16;\n"
     texts = [header.read_text() for header in HEADERS]
     made = made_once("emulated.h", common, "emulated.h.gch", f"{FLAGS} -x c++-header", toolchain(), folder, *texts)
-    once = f"{FLAGS} -I{TESTS} -c"
-    fibers = made_once(EMULATION.name, EMULATION.read_text(), "emulation.o", once, toolchain(), folder, texts[0])
-    same = fibers / "emulation.o"
-    command = ["g++", *FLAGS.split(), "-include", f"{made}/emulated.h", "-shared", f"{text}", f"{same}"]
+    once = f"{FLAGS.replace('-Og', '-O2')} -I{TESTS} -c"
+    parts = [made_once(of.name, of.read_text(), "part.o", once, toolchain(), folder, *texts) / "part.o" for of in ONCE]
+    command = ["g++", *FLAGS.split(), "-include", f"{made}/emulated.h", "-shared", f"{text}", *map(str, parts)]
     done = subprocess.run([*command, "-o", str(library), *LINKED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return tvm_ffi.load_module(str(library))

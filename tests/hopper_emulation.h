@@ -1,6 +1,7 @@
 // What `rag_tma.h` and `rag_mma.h` declare for Hopper, for g++ over `cuda_emulation.h`: its copy engine, barriers and
 // warpgroup products as PTX documents them, with shared memory swizzled by address bits. Copies arrive at once; who waits
-// lets others run. Launches and what asks the device are the headers' own.
+// lets others run. Launches and what asks the device are the headers' own; what moves and multiplies numbers is compiled
+// once (`hopper_emulation.cpp`).
 #pragma once
 #include "cuda_emulation.h"
 
@@ -35,15 +36,7 @@ template <class T, size_t N> uint32_t tma_address(T (&array)[N]) {
   if (index == shared_arrays.size()) shared_arrays.push_back({base, sizeof array});
   return address_of(index);
 }
-inline char* in_shared_memory(uint32_t address, unsigned block) {
-  for (size_t i = 0; i < shared_arrays.size(); ++i)
-    if (address >= address_of(i) && address < address_of(i) + shared_arrays[i].bytes)
-      return shared_arrays[i].base + block * shared_arrays[i].bytes + (address - address_of(i));
-  std::abort();
-}
-inline char* swizzled(uint32_t address, unsigned block, int line = 128) {  // by 0: as it is
-  return in_shared_memory(!line ? address : address ^ ((address >> 7 & (line / 16 - 1)) << 4), block);
-}
+char* in_shared_memory(uint32_t address, unsigned block);
 
 struct EmulatedBarrier {
   uint8_t arrivals, pending;
@@ -58,7 +51,8 @@ inline EmulatedBarrier& barrier_at(uint32_t bar, unsigned block) { return *(Emul
 inline void mbarrier_init(uint32_t bar, int n) { barrier_at(bar, resident_block()) = {uint8_t(n), uint8_t(n), 0, 0}; }
 inline void mbarrier_publish() {}
 inline void mbarrier_wait(uint32_t bar, int phase) {
-  while ((barrier_at(bar, resident_block()).phase & 1) == phase) let_others();
+  const EmulatedBarrier& at = barrier_at(bar, resident_block());
+  while ((at.phase & 1) == phase) let_others();
 }
 inline void mbarrier_expect(uint32_t bar, int bytes) {
   EmulatedBarrier& at = barrier_at(bar, resident_block());
@@ -85,24 +79,7 @@ CUtensorMap tma_map(const T* p, const int64_t (&sizes)[RANK], const int64_t (&st
 }
 template <class T> int64_t tma_padded(int64_t elements);
 inline void tma_prefetch(const CUtensorMap*) {}
-inline void load_box(const CUtensorMap& map, uint32_t to, unsigned block, const int (&corner)[5]) {
-  if (map.swizzle ? to % 1024 && map.box[1] >= 8 : to % 128 || corner[0] * map.bytes % 16) std::abort();
-  int lines = 1;
-  for (int d = 1; d < map.rank; ++d) lines *= map.box[d];
-  for (int line = 0; line < lines; ++line)
-    for (int e = 0; e < map.box[0]; ++e) {
-      int64_t offset = int64_t(corner[0]) + e;
-      bool inside = offset >= 0 && offset < map.sizes[0];
-      for (int d = 1, rest = line; d < map.rank; rest /= map.box[d], ++d) {
-        const int64_t at = int64_t(corner[d]) + rest % map.box[d];
-        inside = inside && at >= 0 && at < map.sizes[d], offset += at * map.strides[d];
-      }
-      char* const place = swizzled(to + (line * map.box[0] + e) * map.bytes, block, map.swizzle);
-      if (inside) std::memcpy(place, map.from + offset * map.bytes, map.bytes);
-      else std::memset(place, 0, map.bytes);
-      if (inside && map.rounds) *(uint32_t*)place = (*(uint32_t*)place + 0x1000u) & 0xffffe000u;
-    }
-}
+void load_box(const CUtensorMap& map, uint32_t to, unsigned block, const int (&corner)[5]);
 template <class... C> void tma_load_all(const CUtensorMap* map, uint32_t to, uint32_t bar, uint32_t mask, C... places) {
   const int corner[5] = {int(places)...};
   int bytes = map->bytes;
@@ -119,21 +96,11 @@ template <class... C> void tma_load(const CUtensorMap* map, uint32_t to, uint32_
 }
 
 // To a tensor, but for what lies outside of it.
+void store_box(const CUtensorMap& map, uint32_t from, const int (&corner)[5]);
 template <class... C> void tma_store(const CUtensorMap* map, uint32_t from, C... places) {
   const int corner[5] = {int(places)...};
   if (from % 128 || int(sizeof...(C)) != map->rank) std::abort();
-  int elements = 1;
-  for (int d = 0; d < map->rank; ++d) elements *= map->box[d];
-  for (int e = 0; e < elements; ++e) {
-    int64_t offset = 0;
-    bool inside = true;
-    for (int d = 0, rest = e; d < map->rank; rest /= map->box[d], ++d) {
-      const int64_t at = int64_t(corner[d]) + rest % map->box[d];
-      inside = inside && at >= 0 && at < map->sizes[d], offset += at * map->strides[d];
-    }
-    const char* const place = swizzled(from + e * map->bytes, resident_block(), map->swizzle);
-    if (inside) std::memcpy(const_cast<char*>(map->from) + offset * map->bytes, place, map->bytes);
-  }
+  store_box(*map, from, corner);
 }
 inline void store_commit() {}
 template <int LATER> void store_wait_read() {}
@@ -174,42 +141,11 @@ CUtensorMap tma_window_map(const T* p, const int64_t (&sizes)[RANK], const int (
   }
   return map;
 }
+void load_window(const CUtensorMap& map, uint32_t to, uint32_t bar, uint32_t mask, const int* places, int count);
 template <class... C>
-void tma_load_window_all(const CUtensorMap* from, uint32_t to, uint32_t bar, uint32_t mask, C... places) {
-  const CUtensorMap& map = *from;
-  const int all[] = {int(places)...}, axes = map.rank - 2;
-  if (int(sizeof...(C)) != map.rank + axes) std::abort();
-  int at[5];
-  for (int d = 0; d < map.rank; ++d) at[d] = all[d];
-  for (int d = 0; d < axes; ++d)  // offsets are unsigned and short, and a copy begins at one of the windows
-    if (all[map.rank + d] < 0 || all[map.rank + d] >= 1 << 16 / axes || (at[d + 1] - map.lower[d]) % map.every[d])
-      std::abort();
-  const int line = map.box[0] * map.bytes;
-  for (int pixel = 0; pixel < map.pixels; ++pixel) {
-    int64_t offset = at[map.rank - 1] * map.strides[map.rank - 1];
-    bool inside = at[map.rank - 1] >= 0 && at[map.rank - 1] < map.sizes[map.rank - 1];
-    for (int d = 1; d <= axes; ++d) {
-      const int64_t place = int64_t(at[d]) + all[map.rank + d - 1];
-      inside = inside && place >= 0 && place < map.sizes[d], offset += place * map.strides[d];
-    }
-    for (unsigned rank = 0; rank < cluster_blocks; ++rank)
-      for (int e = 0; e < map.box[0] && mask >> rank & 1; ++e) {
-        char* const place = swizzled(to + pixel * line + e * map.bytes, block_beside(rank), line);
-        if (inside && at[0] + e < map.sizes[0]) std::memcpy(place, map.from + (offset + at[0] + e) * map.bytes, map.bytes);
-        else std::memset(place, 0, map.bytes);
-        if (map.rounds) *(uint32_t*)place = (*(uint32_t*)place + 0x1000u) & 0xffffe000u;
-      }
-    for (int d = 1; d < map.rank; ++d) {
-      if (d > axes) ++at[d];
-      else if ((at[d] += map.every[d - 1]) > map.sizes[d] - 1 + map.upper[d - 1]) at[d] = map.lower[d - 1];
-      else break;
-    }
-  }
-  for (unsigned rank = 0; rank < cluster_blocks; ++rank)
-    if (mask >> rank & 1) {
-      EmulatedBarrier& arrived = barrier_at(bar, block_beside(rank));
-      arrived.bytes -= line * map.pixels, arrived.settle();
-    }
+void tma_load_window_all(const CUtensorMap* map, uint32_t to, uint32_t bar, uint32_t mask, C... places) {
+  const int all[] = {int(places)...};
+  load_window(*map, to, bar, mask, all, sizeof...(C));
 }
 template <class... C> void tma_load_window(const CUtensorMap* map, uint32_t to, uint32_t bar, C... places) {
   tma_load_window_all(map, to, bar, 1u << cluster_rank(), places...);
@@ -237,71 +173,22 @@ inline uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint32_t stride,
   const uint64_t swizzle = line == 128 ? 1 : line == 64 ? 2 : line == 32 ? 3 : 0;
   return uint64_t((at & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 | swizzle << 62;
 }
-inline float number_at(const char* p, const rk::bf16*) { return *(const rk::bf16*)p; }
-inline float number_at(const char* p, const rk::f16*) { return *(const rk::f16*)p; }
-inline float number_at(const char* p, const float*) { return __uint_as_float(*(const uint32_t*)p & 0xffffe000u); }
-// One number of a factor: its lane and its term, by the descriptor.
-template <class T, bool LANES> float factor_at(uint64_t from, int lane, int term) {
-  const uint32_t at = (from & 0x3fff) << 4, leading = (from >> 16 & 0x3fff) << 4, stride = (from >> 32 & 0x3fff) << 4;
-  const int line = from >> 62 ? 256 >> (from >> 62) : 0;
-  if (!line) {
-    const uint32_t place = term * sizeof(T), offset = lane / 8 * stride + lane % 8 * 16 + place / 16 * leading + place % 16;
-    return number_at(in_shared_memory(at + offset, resident_block()), (const T*)nullptr);
-  }
-  const uint32_t offset = LANES ? lane / 64 * leading + term / 8 * stride + term % 8 * 128 + lane % 64 * sizeof(T)
-                                : lane / 8 * stride + lane % 8 * line + term * sizeof(T);
-  return number_at(swizzled(at + offset, resident_block(), line), (const T*)nullptr);
-}
-// Tensor cores cut off what a sum has no room for.
-inline float cut_off(double sum) {
-  const float nearest = float(sum);
-  return std::fabs(double(nearest)) > std::fabs(sum) ? std::nextafterf(nearest, 0.0f) : nearest;
-}
-template <class T, int LANES_LEFT, int LANES_RIGHT, int N> void wgmma(float (&sums)[N], uint64_t a, uint64_t b, int more) {
-  constexpr int terms = 32 / sizeof(T);
-  const int lane = threadIdx.x % 32, top = threadIdx.x % 128 / 32 * 16 + lane / 4;
-  float left[2][terms];
-  for (int k = 0; k < 2 * terms; ++k) left[k / terms][k % terms] = factor_at<T, LANES_LEFT>(a, top + k / terms * 8, k % terms);
-  for (int i = 0; i < N; ++i) {
-    double sum = more ? sums[i] : 0;
-    for (int k = 0; k < terms; ++k)
-      sum += double(left[i / 2 % 2][k]) * factor_at<T, LANES_RIGHT>(b, i / 4 * 8 + lane % 4 * 2 + i % 2, k);
-    sums[i] = cut_off(sum);
-  }
-}
+// Of numbers of T, whose lanes lie side by side in either factor or do not. With the left factor in registers: a0 is in
+// row g and begins with the first terms of lane q, two of sixteen bits or one of TF32; a1 is eight rows and a2 half the
+// terms further on.
+template <class T, bool LANES_LEFT, bool LANES_RIGHT> void wgmma(float* sums, int n, uint64_t a, uint64_t b, int more);
+template <class T, bool LANES_RIGHT>
+void wgmma_registers(float* sums, int n, const uint32_t (&a)[4], uint64_t b, int more);
 inline uint32_t shared_word(uint32_t at) { return *(uint32_t*)in_shared_memory(at, resident_block()); }
-// The left factor in registers: a0 is in row g and begins with the first terms of lane q, two of sixteen bits or one of
-// TF32; a1 is eight rows and a2 half the terms further on.
-inline float left_at(uint32_t word, int, const float*) { return __uint_as_float(word & 0xffffe000u); }
-template <class T> float left_at(uint32_t word, int which, const T*) { return number_at((const char*)&word + 2 * which, (const T*)nullptr); }
-template <class T, int LANES_RIGHT, int N> void wgmma_registers(float (&sums)[N], const uint32_t (&a)[4], uint64_t b, int more) {
-  static uint32_t all_a[16][1024][4];
-  constexpr unsigned each = 4 / sizeof(T), half = 4 * each;
-  auto& of_block = all_a[resident_block()];
-  const unsigned me = threadIdx.x, warp = me / 32 * 32, g = me % 32 / 4;
-  for (int i = 0; i < 4; ++i) of_block[me][i] = a[i];
-  group_sync<128>(0);
-  for (int i = 0; i < N; ++i) {
-    double sum = more ? sums[i] : 0;
-    for (unsigned k = 0; k < 2 * half; ++k) {
-      const uint32_t word = of_block[warp + g * 4 + k % half / each][i / 2 % 2 + k / half * 2];
-      const float left = left_at(word, k % each, (const T*)nullptr);
-      sum += double(left) * factor_at<T, LANES_RIGHT>(b, i / 4 * 8 + me % 4 * 2 + i % 2, k);
-    }
-    sums[i] = cut_off(sum);
-  }
-  group_sync<128>(0);
-}
-
 #define RK_EMULATE(NAME, T)                                                                                          \
   template <int L = 0, int R = 0, int N> void NAME(float (&d)[N], uint64_t left, uint64_t right, int more = 1) {       \
-    wgmma<T, L, R>(d, left, right, more);                                                                             \
+    wgmma<T, L, R>(d, N, left, right, more);                                                                          \
   }                                                                                                                   \
   template <int R = 0, int N> void NAME(float (&d)[N], const uint32_t (&left)[4], uint64_t right, int more = 1) {      \
-    wgmma_registers<T, R>(d, left, right, more);                                                                      \
+    wgmma_registers<T, R>(d, N, left, right, more);                                                                   \
   }                                                                                                                   \
   template <int L, int R, int N> void NAME(float (&d)[N], const uint32_t (&left)[4], uint64_t right, int more = 1) {   \
-    wgmma_registers<T, R>(d, left, right, more);                                                                      \
+    wgmma_registers<T, R>(d, N, left, right, more);                                                                   \
   }
 RK_EMULATE(wgmma_bf16, bf16)
 RK_EMULATE(wgmma_f16, f16)
@@ -310,22 +197,16 @@ RK_EMULATE(wgmma_tf32, float)
 }  // namespace rk
 
 // mma.sync m16n8k16 on numbers of sixteen bits, two in a register.
-template <class T> void emulate_multiply_16(float* sums, const unsigned (&a)[4], const unsigned (&b)[2]) {
-  static unsigned all_a[1024][4], all_b[1024][2];
-  const unsigned me = threadIdx.x, warp = me / 32 * 32, g = me % 32 / 4, q = me % 4;
-  for (int i = 0; i < 4; ++i) all_a[me][i] = a[i];
-  for (int i = 0; i < 2; ++i) all_b[me][i] = b[i];
-  wait_for_warp();
-  const auto half = [](unsigned both, int which) { return rk::number_at((const char*)&both + 2 * which, (const T*)nullptr); };
-  for (int i = 0; i < 4; ++i)
-    for (unsigned k = 0; k < 16; ++k) {  // a0: row g, a1: row g + 8; a2 and a3 eight terms further on
-      const float left = half(all_a[warp + g * 4 + k % 8 / 2][i / 2 + k / 8 * 2], k % 2);
-      sums[i] += left * half(all_b[warp + (q * 2 + i % 2) * 4 + k % 8 / 2][k / 8], k % 2);
-    }
-  wait_for_warp();
+void emulate_multiply_bf16(float* sums, const unsigned (&a)[4], const unsigned (&b)[2]);
+void emulate_multiply_f16(float* sums, const unsigned (&a)[4], const unsigned (&b)[2]);
+namespace attend {
+inline void multiply(rk::bf16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emulate_multiply_bf16(c, a, {b0, b1});
 }
-inline void emulate_multiply_bf16(float* s, const unsigned (&a)[4], const unsigned (&b)[2]) { emulate_multiply_16<rk::bf16>(s, a, b); }
-inline void emulate_multiply_f16(float* s, const unsigned (&a)[4], const unsigned (&b)[2]) { emulate_multiply_16<rk::f16>(s, a, b); }
+inline void multiply(rk::f16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emulate_multiply_f16(c, a, {b0, b1});
+}
+}  // namespace attend
 
 // Of rows that blocks share: a counter, and what is sent to another block, whose memory lies in the same array.
 inline void begin_count(uint64_t* counter) { *(rk::EmulatedBarrier*)counter = {1, 1, 0, 0}; }
