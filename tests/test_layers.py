@@ -318,6 +318,8 @@ def test_importing_the_package_and_asking_for_help_load_nothing_heavy() -> None:
 def test_what_runs_kernels_loads_torch_without_its_compiler() -> None:
     """That takes as long as all of torch, and few use it."""
     assert loaded_by("import rag_kernels.best") & {"torch", "torch._dynamo"} == {"torch"}
+    told = "from rag_kernels.eval.children.candidate.profiling import profile; profile(lambda: None, on_gpu=False)"
+    assert loaded_by(told) & {"torch", "torch._dynamo"} == {"torch"}
 
 
 def test_the_python_api_does_not_import_torch() -> None:
