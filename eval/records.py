@@ -82,6 +82,7 @@ FORGIVEN = tuple(
         "after a burst",
         "after a far burst",
         "initcheck",
+        "signs of zeros",
     )
 )
 

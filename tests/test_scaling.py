@@ -246,6 +246,16 @@ def test_sizes_as_models_have_them() -> None:
     assert tiles(random.Random(1))[0].times == 5, "which come first, as time may be short"
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(8192, 4096), (512, 4096), (1024, 1 << 14)])
+def test_a_large_problem_keeps_its_lines_where_its_batch_gives_room(rows: int, columns: int) -> None:
+    source = task("x.sum(-1)", "torch.randn(ROWS, COLUMNS)", sizes=f"ROWS, COLUMNS = {rows}, {columns}")
+    with kept_workers() as workers:
+        (small,) = at_other_sizes(functionalize(Problem("sums", source), workers=workers), ["small"], workers)
+    assert small is not None
+    found = small.tensors[0].spec.shape
+    assert found[1] == columns and 16 <= found[0] < rows
+
+
 def test_few_of_one_size_may_be_long() -> None:
     source = "N = 256\nM = 512\n\ndef get_inputs():\n    return [torch.rand(N, M)]\n"
     lone = fewer(Problem("p", source), 1, 3, times=4)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from rag_kernels.eval.numerics.input_draws import redraw
 from rag_kernels.eval.numerics.inputs_together import put_same_sums
 from rag_kernels.eval.numerics.integer_draws import at_both_ends, multiples_of_two
 from rag_kernels.eval.numerics.structured_noise import put_next_to_lines
-from rag_kernels.eval.traits.input_kinds import LONG_CHAIN, LONG_WAYS, ORTHONORMAL, STEEP
+from rag_kernels.eval.traits.input_kinds import ALOFT, LEVELS, LONG_CHAIN, LONG_WAYS, ORTHONORMAL, STEEP
 
 
 def generator(seed: int = 3) -> torch.Generator:
@@ -22,12 +23,27 @@ def test_rows_are_steep_in_order_and_in_none() -> None:
     assert 0.3 < float(ordered.double().mean()) < 0.7
 
 
-def test_rows_or_columns_are_nearly_orthonormal() -> None:
+@pytest.mark.parametrize(("kind", "little"), ORTHONORMAL.items())
+def test_rows_or_columns_are_nearly_orthonormal(kind: str, little: float) -> None:
     for shape in ((20, 50), (50, 20), (3, 20, 50)):
-        made = redraw(ORTHONORMAL, torch.randn(*shape), generator()).double()
+        made = redraw(kind, torch.randn(*shape), generator()).double()
         wide = made if shape[-1] > shape[-2] else made.mT
         off = (wide @ wide.mT - torch.eye(20)).abs().max()
-        assert 1e-5 < float(off) < 1e-2
+        assert 0.1 * little < float(off) < 20 * little
+
+
+def test_one_of_a_row_is_far_above_the_others() -> None:
+    rows = redraw(ALOFT, torch.randn(400, 64), generator()).sort(1).values
+    above = rows[:, -1] - rows[:, -2]
+    assert float(above.min()) > 10 and 50 < float(above.max()) < 62
+    unseen = (rows[:, -1] > -69) & (rows[:, -2] < -88)  # the sum of exponentials is no less than 1e-30
+    assert float(unseen.double().mean()) > 0.1
+
+
+def test_rows_lie_at_many_levels() -> None:
+    level = redraw(LEVELS, torch.randn(400, 512), generator()).mean(1)
+    assert 3 < float(level.abs().min()) < 10 and 100 < float(level.abs().max()) < 330
+    assert 0.4 < float((level > 0).double().mean()) < 0.6
 
 
 def test_a_long_way_takes_as_many_steps_as_there_are_places() -> None:

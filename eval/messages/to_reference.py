@@ -166,12 +166,14 @@ class Timed:
 class ComputeAnswer:
     """Compute what is right for the current content and remember it under the draw's number: `Answered`.
 
-    `noisy` also measures what honest rounding may do there.
+    `noisy` also measures what honest rounding may do there. `partly`: a few elements may be left open at which PyTorch
+    itself has no digit, so that the others are compared.
     """
 
     draw: int
     noisy: bool
     moved: bool = False  # with inputs moved by a rounding, too
+    partly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,7 @@ class Comparison:
     where: str
     relative: float = math.inf
     rounding: str = ""  # what is wrong with the rounding of an output of 16 bits
+    zeros: str = ""  # what is wrong with the signs of its zeros
     one_apart: bool = False  # integers that are wrong, each by one
     # To be asked again, with the content there: wrong where it is small, unless honest rounding is as far off there, or
     # wrong unless equals may be taken in another order.

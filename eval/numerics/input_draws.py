@@ -182,7 +182,7 @@ def parameter_of(kind: str, value: torch.Tensor, generator: torch.Generator) -> 
     """Return a parameter such that what is exact of inputs of this kind is exact of both; as it is for other kinds."""
     if kind == POWERS:
         return powers_of_two(value, generator, throughout=True)
-    if kind in (LATE, ORTHONORMAL, *WAYS):
+    if kind in (LATE, *ORTHONORMAL, *WAYS):
         return redraw(kind, value, generator)
     return redraw(SMALL_WHOLE, value, generator) if kind in (SMALL_WHOLE, FAR_ANGLES) else value
 

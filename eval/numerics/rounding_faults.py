@@ -24,6 +24,8 @@ MORE = 1.35  # times the mean square of PyTorch's errors, or of one rounding's: 
 NEAREST = 0.5 + 1 / 16  # units: farther off is no number to nearest, but for what rounding in fp32 leaves
 FEW_BEYOND, MANY_BEYOND = 1e-4, 0.01  # of elements: of PyTorch's, where it rounds to nearest once, and of a fault's
 AS_PYTORCH = 3.0  # times what PyTorch's own output shows
+LEAST_ZEROS, ZEROS = 16, 0.01  # elements, and a part of those that are zero
+HALF = 2  # bytes
 FAR = 1.5  # units: beyond, PyTorch's own error is no matter of the last rounding
 OFF = 2.0**-20  # of an output in fp32, throughout: a quarter of what `input_kinds.STRICT` allows a product
 ONE_BY_ONE = 8192  # terms that one number may add up: it loses a third of that much of small ones among larger ones
@@ -76,6 +78,21 @@ def rounding_fault(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Ten
                 f"{common:.0f} times what rounding gives ({commons:.0f} PyTorch's)"
             )
     return ""
+
+
+def signs_of_zeros(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor) -> str:
+    """Return how many zeros of an output have another sign than what is right, and than PyTorch's; nothing for few.
+
+    A quotient by such a zero is infinite to the other side.
+    """
+    if not got.is_floating_point() or got.dtype != reference.dtype or got.element_size() < HALF:
+        return ""
+    sign = torch.signbit(reference)
+    known = (reference == 0) & (oracle == 0) & (sign == torch.signbit(oracle)) & (got == 0)
+    other, count = int((known & (torch.signbit(got) != sign)).sum()), int(known.sum())
+    if other < max(LEAST_ZEROS, ZEROS * count):
+        return ""
+    return f"{other / count:.1%} of the zeros among its results have another sign than PyTorch's"
 
 
 def _leaning_tail(mine: torch.Tensor, own: torch.Tensor, sound: torch.Tensor) -> str:

@@ -162,7 +162,7 @@ class RoundingNoise(Perturbed):  # type: ignore[no-untyped-call]
 
     With `operands` fp32 operands of products are moved at random, too, so that of the noise as it counts (divided by
     NOISE_SHARE) that is such a unit roundoff. With `exact_stays` results that were not rounded at all are left alone:
-    nobody owes less there; and a zero that is what rounding left becomes a least number of either sign.
+    nobody owes less there; and subnormal numbers, and a zero that is what rounding left, move by the least number.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class RoundingNoise(Perturbed):  # type: ignore[no-untyped-call]
 
         def noisy(value: torch.Tensor) -> torch.Tensor:
             moved = chance.move(value, scale * UNIT_ROUNDOFF[value.dtype])
-            return chance.from_zero(moved) if exact_stays else moved
+            return chance.by_the_least(moved) if exact_stays else moved
 
         def lower(value: torch.Tensor) -> torch.Tensor:
             return chance.move(value.clone(), NOISE_SHARE * operands) if value.dtype == torch.float32 else value
@@ -209,12 +209,15 @@ class Chance:
                 part.addcmul_(part, numbers, value=by if self._random.random() < 0.5 else -by)
         return value
 
-    def from_zero(self, value: torch.Tensor) -> torch.Tensor:
-        """Give zeros of a float tensor, in place, a sign at random and the size of the least number; return it."""
-        if (zeros := value == 0).any():
+    def by_the_least(self, value: torch.Tensor) -> torch.Tensor:
+        """Move zeros and subnormal numbers of a float tensor, in place, by the least number to either side; return it.
+
+        A part of their size rounds to none of it.
+        """
+        info = torch.finfo(value.dtype)
+        if (small := value.abs() < info.tiny).any():
             signs = torch.randint(0, 2, value.shape, generator=self._generator, device=value.device).mul_(2).sub_(1)
-            info = torch.finfo(value.dtype)
-            value.copy_(torch.where(zeros, (signs * (info.tiny * info.eps)).to(value.dtype), value))
+            value.copy_(torch.where(small, value + (signs * (info.tiny * info.eps)).to(value.dtype), value))
         return value
 
     def _numbers(self, part: torch.Tensor) -> torch.Tensor:

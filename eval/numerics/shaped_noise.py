@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from rag_kernels.eval.numerics.arranged_inputs import lines_of
 from rag_kernels.eval.numerics.structured_noise import long_chain, long_ways, orthonormal, steep
 from rag_kernels.eval.traits.input_kinds import (
+    ALOFT,
     BRINK,
     CLIMB,
     CREST,
@@ -28,6 +30,7 @@ from rag_kernels.eval.traits.input_kinds import (
     HUGE,
     INFINITE,
     LATE,
+    LEVELS,
     LONG_CHAIN,
     LONG_WAYS,
     LOW,
@@ -157,6 +160,26 @@ def _crest(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     above[::2] = math.log(rows.shape[1]) + 5 + 5 * drawn[::2]
     at = torch.randint(0, rows.shape[1], (rows.shape[0], 1), generator=generator, device=x.device)
     return (rows - above).scatter(1, at, 0.0).reshape(x.shape)
+
+
+def _aloft(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Put one element of each row 15 to 60 above the others, at -80 to 80, or more often below zero.
+
+    A guard by the sum of exponentials sees the one, and not that the others are nothing without it taken off.
+    """
+    rows = 0.3 * lines_of(x)
+    drawn = torch.rand(3, rows.shape[0], 1, generator=generator, device=x.device)
+    top = 80 * torch.where(drawn[0] < 0.6, -drawn[1], 2 * drawn[1] - 1)
+    at = torch.randint(0, rows.shape[1], (rows.shape[0], 1), generator=generator, device=x.device)
+    return (rows + top - 15 - 45 * drawn[2]).scatter(1, at, top).reshape(x.shape)
+
+
+def _levels(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Shift each row by 3 to 300 times its spread, to either side."""
+    rows = lines_of(x)
+    drawn = torch.rand(2, rows.shape[0], 1, generator=generator, device=x.device)
+    side = torch.where(drawn[0] < 0.5, -1.0, 1.0)
+    return (rows + side * 10 ** (0.5 + 2 * drawn[1])).reshape(x.shape)
 
 
 def _tails(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -430,11 +453,13 @@ SHAPED: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     MASKED: _masked,
     MASKED_SPIKES: _masked_spikes,
     CREST: _crest,
+    ALOFT: _aloft,
+    LEVELS: _levels,
     CLIMB: _climb,
     PIVOTS: _pivots,
     EVERY: _every,
     STEEP: steep,
-    ORTHONORMAL: orthonormal,
+    **{kind: partial(orthonormal, little=little) for kind, little in ORTHONORMAL.items()},
     LONG_WAYS: long_ways,
     LONG_CHAIN: long_chain,
     HARDLY_JOINED: _hardly_joined,

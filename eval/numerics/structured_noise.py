@@ -34,8 +34,8 @@ def steep(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return values.gather(1, order).to(x.dtype).reshape(x.shape)
 
 
-def orthonormal(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Make rows, or columns where these are fewer, of the last two dimensions orthonormal, but for a little."""
+def orthonormal(x: torch.Tensor, generator: torch.Generator, little: float) -> torch.Tensor:
+    """Make rows, or columns where these are fewer, of the last two dimensions orthonormal, but for so much."""
     if x.dim() < 2 or x.numel() > MOST_ORTHONORMAL:
         return x
     wide = x.double()
@@ -43,7 +43,7 @@ def orthonormal(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     across: torch.Tensor = torch.linalg.qr(tall)[0]
     made = across.mT if wide.shape[-1] > wide.shape[-2] else across
     noise = torch.randn(x.shape, generator=generator, device=x.device)
-    return (made + 3e-4 * noise).to(x.dtype)
+    return (made + little * noise).to(x.dtype)
 
 
 def long_ways(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

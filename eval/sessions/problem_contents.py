@@ -136,12 +136,12 @@ class ProblemContents(ReferenceWorker):
         reply = self.try_answer(self.drawn - 1, noisy=False)
         return reply is not None and reply.finite
 
-    def try_answer(self, draw: int, *, noisy: bool, moved: bool = False) -> Answered | None:
+    def try_answer(self, draw: int, *, noisy: bool, moved: bool = False, partly: bool = False) -> Answered | None:
         """Return the answer to inputs that may be too much for the module; None if it raises."""
         self.write(plain(draw, len(self.specs)))
         try:
             limit_s = max(self.limits.open_s, self.call_limit_s)
-            reply = self.send(ComputeAnswer(draw, noisy, moved), Answered, deadline_s=limit_s)
+            reply = self.send(ComputeAnswer(draw, noisy, moved, partly), Answered, deadline_s=limit_s)
         except WorkerFailed as failure:
             if not failure.alive:
                 self.restart()

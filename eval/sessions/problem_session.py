@@ -33,10 +33,10 @@ from rag_kernels.eval.sessions.problem_contents import ProblemContents
 from rag_kernels.eval.sessions.reference_worker import Resources
 from rag_kernels.eval.sessions.special_draws import EIGHT_BITS, SpecialDraws
 from rag_kernels.eval.traits.aten import operator
-from rag_kernels.eval.traits.input_kinds import BESIDE_HUGE, BURSTS, HARDLY_JOINED, INTEGERS
+from rag_kernels.eval.traits.input_kinds import ALOFT, BESIDE_HUGE, BURSTS, HARDLY_JOINED, INTEGERS
 from rag_kernels.eval.traits.steps import has_steps
 
-HELD_NEAR = (*BURSTS, BESIDE_HUGE, HARDLY_JOINED)  # kinds on which small results are held to themselves
+HELD_NEAR = (*BURSTS, ALOFT, BESIDE_HUGE, HARDLY_JOINED)  # kinds on which small results are held to themselves
 
 
 class ProblemSession(ProblemContents):
@@ -103,9 +103,7 @@ class ProblemSession(ProblemContents):
             self.ask(ComputeAnswer(answer, noisy), Answered, deadline_s=limit_s)
             self.answered.add(answer)
         self._submit(outputs)
-        near = draw is not None and draw in {
-            self.specials.kinds.get(kind) for kind in (*BURSTS, BESIDE_HUGE, HARDLY_JOINED)
-        }
+        near = draw is not None and draw in {self.specials.kinds.get(kind) for kind in HELD_NEAR}
         request = CheckOutputs(answer, outputs.number, limits, noisy, near=near)
         results = self.ask(request, Checked, deadline_s=limit_s).results
         if any(result.unsettled for result in results):

@@ -14,6 +14,7 @@ from rag_kernels.eval.traits.input_kinds import (
     AGREEING,
     AT_CONSTANTS,
     BESIDE,
+    BURSTS,
     CONSTANT_ROWS,
     DISORDER,
     EDGES,
@@ -25,6 +26,7 @@ from rag_kernels.eval.traits.input_kinds import (
     INTEGER_KINDS,
     IRREGULAR,
     KEPT,
+    LEVELS,
     LINES,
     MIXED,
     NAMED,
@@ -57,7 +59,7 @@ EIGHT_BITS = {"float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3}
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, **EIGHT_BITS}
 OWN_UNITS = 4.0  # of rounding, in sixteen bits
 EXACT = frozenset({*PROBES, POWERS, FAR_ANGLES})  # where rounding worse is no measure: what comes to a step is exact
-ILL_CONDITIONED = frozenset({CONSTANT_ROWS, "far", *NAMED})  # where rows may differ by little of what they are
+ILL_CONDITIONED = frozenset({CONSTANT_ROWS, LEVELS, "far", *NAMED})  # where rows may differ by little of what they are
 
 
 class SpecialDraws:
@@ -129,6 +131,14 @@ class SpecialDraws:
             return draw  # whole exponents take both sides, where others do not
         return self._sound_draw(kind, OF_ITS_SIDE if sided else "")
 
+    def another(self, kind: str) -> int | None:
+        """Make one more draw of a kind, which stands for it from now on; None where the module is not sound there."""
+        known = self.kinds.get(kind)
+        if known is None or (draw := self._made(kind)) is None:
+            return None
+        self.kinds[kind] = draw
+        return draw
+
     def named(self, kind: str, named: NamedNumbers) -> int | None:
         """Make a draw that has something of numbers which a candidate names, in the place of the last one of the kind;
         None where the module gives no sound answer to any.
@@ -154,7 +164,8 @@ class SpecialDraws:
         draw = contents.drawn - 1 if again is None else again
         if kind in NAMED:
             self._slots[kind] = self.kinds[kind] = draw
-        reply = contents.try_answer(draw, noisy=kind not in EXACT, moved=kind in ILL_CONDITIONED)
+        moved, partly = kind in ILL_CONDITIONED, kind in BURSTS
+        reply = contents.try_answer(draw, noisy=kind not in EXACT, moved=moved, partly=partly)
         if kind in (NON_FINITE, OVERFLOW):
             return draw if reply is not None and not reply.finite and reply.oracle == "fp64" else None
         if reply is None or reply.oracle != "fp64":

@@ -34,6 +34,11 @@ def scaled(problem: Problem, factor: float, *, reach: Reach = "all") -> Problem 
     return rewritten(problem, sites, changes) if changes else None
 
 
+def least_of(problem: Problem, reach: Reach) -> int:
+    """Return the least size of exactly this reach; 0 where it has none."""
+    return min((site.value for site in sites_of(problem.source) if site.reach == reach), default=0)
+
+
 def odd_sizes(problem: Problem, *, reach: Reach) -> Problem | None:
     """Add one to every even size within `reach` (equal sizes stay equal), so that no tile divides it."""
     sites, reaches = sites_of(problem.source), within(reach)

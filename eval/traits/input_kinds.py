@@ -18,6 +18,9 @@ MASKED_SPIKES = "spikes beside masked places"  # in one row, which a look at eit
 # rows of which the elements that a sample takes are others than the rest; what overflows fp16; just below an overflow
 # of exponentials; as large as floats go.
 CREST, CLUSTERS, PIVOTS, OVERFLOW, BRINK, HUGE = "crest", "clusters", "pivots", "overflow", "brink", "huge"
+# Rows of which one element is far above all others, anywhere from an exponential's underflow to its overflow; rows that
+# are up to some hundred times as far from zero as they are spread.
+ALOFT, LEVELS = "one far above the others", "rows at any level"
 CLIMB = "rows that climb once"  # by as much as an exponential takes, but not a sum of them
 SORTED_ROWS = "sorted rows"  # up or down: each element is a new largest, or none is
 EVERY = "large at every so many places"  # as lanes and threads share a row out, or in one block of it
@@ -104,7 +107,8 @@ HIDDEN = {"far where a mask is true": True, "far where a mask is not": False}
 # What a fitted model leaves: an argument next to what is computed beside it, by so much of its size. Lines next to
 # those of another tensor; rows that are orthonormal, as some losses want them.
 FITTED = {"fitted": 1e-2, "fitted closely": 3e-5}
-NEXT_TO_LINES, ORTHONORMAL = "lines next to others", "orthonormal lines"
+NEXT_TO_LINES = "lines next to others"
+ORTHONORMAL = {"orthonormal lines": 3e-4, "orthonormal lines, closely": 2e-5}  # but for so much of their size
 STEEP = "smooth and steep rows"
 WAYS = LONG_WAYS, LONG_CHAIN = ("long ways", "a long chain")  # through a square, of what is done again and again
 TAILS = "tails of both sides"  # of what goes to nothing on one of them, and is exact there
@@ -118,6 +122,8 @@ SPECIAL = (
     MASKED,
     MASKED_SPIKES,
     CREST,
+    ALOFT,
+    LEVELS,
     CLIMB,
     CLUSTERS,
     PIVOTS,
@@ -127,7 +133,7 @@ SPECIAL = (
     STEEP,
     *FITTED,
     NEXT_TO_LINES,
-    ORTHONORMAL,
+    *ORTHONORMAL,
     *WAYS,
     ROOTS,
     PEAKS,

@@ -13,6 +13,7 @@ from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
 from rag_kernels.eval.traits.aten import EXACT_OF_WHOLE, OF_DIFFERENCES, Operator, base_name, operator
 from rag_kernels.eval.traits.index_ties import as_they_are, names_in
 from rag_kernels.eval.traits.input_kinds import (
+    ALOFT,
     BALANCED,
     BELOW_ZERO,
     BESIDE,
@@ -36,6 +37,7 @@ from rag_kernels.eval.traits.input_kinds import (
     INTEGERS,
     LARGE_PARAMETERS,
     LATE,
+    LEVELS,
     LOW,
     MASKED,
     MASKED_SPIKES,
@@ -277,7 +279,7 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
         return any(t.largest for t in traits)
     if kind == DEEPEST:
         return _chooses_from_inputs(fp)
-    if kind in (MASKED, MASKED_SPIKES, CREST, CLIMB):
+    if kind in (MASKED, MASKED_SPIKES, CREST, ALOFT, CLIMB):
         return any(t.largest and not selects(t) for t in traits)
     if kind == FADING:
         floats = [a for a in fp.tensors if a.role == "input" and a.spec.dtype in ("float32", "bfloat16")]
@@ -315,7 +317,7 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
         return is_elementwise(fp)
     if kind in WAYS:
         return repeats_itself(fp, of_any=True)
-    if kind == ORTHONORMAL:
+    if kind in ORTHONORMAL:
         return any(t.cost == "product" for t in traits)
     if kind == NEXT_TO_LINES:
         return not is_elementwise(fp) and len(_lines_as_long(fp)) > 0
@@ -328,7 +330,7 @@ def suits(fp: FunctionalProblem, kind: str) -> bool:
     if kind == CLUSTERS:
         floats = [a for a in fp.tensors if a.role == "input" and "float" in a.spec.dtype]
         return len(floats) > 1 and not is_elementwise(fp)
-    if kind in (PIVOTS, SORTED_ROWS, TWINS, EVERY, STEEP):
+    if kind in (PIVOTS, SORTED_ROWS, TWINS, EVERY, STEEP, LEVELS):
         return not is_elementwise(fp)
     if kind in SEARCHED:
         return is_elementwise(fp) and not has_steps(fp, turns=False) and any(s.dtype == "float32" for s in fp.outputs)

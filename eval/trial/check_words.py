@@ -153,6 +153,10 @@ REMARKS: tuple[tuple[str, str], ...] = (
         "Its threads' variables lie where a process has room for those of a few libraries: others may not load.",
     ),
     (r"fragile: uneven steps", "Wrong where whole numbers lie otherwise than the problem's, in as good an order."),
+    (
+        r"fragile: signs of zeros",
+        "Right, but for signs of zeros: what divides by such a result, or takes its sign, gets another answer.",
+    ),
     (r"fragile: initcheck", "A sanitizer saw it read memory of the GPU that nothing had written."),
     (r"fragile: .*", "Less exact than PyTorch on this kind of unusual input."),
     (r"finite-only", "Right on finite inputs; where some are NaN or infinite it differs from PyTorch."),

@@ -24,6 +24,7 @@ from rag_kernels.eval.timing.race import Kept
 from rag_kernels.eval.traits.input_kinds import (
     AGREEING,
     ALIKE,
+    ALOFT,
     BALANCED,
     BESIDE,
     BRINK,
@@ -67,11 +68,12 @@ FLUSHED = "subnormals flushed"
 SOFT = frozenset(
     {
         "tiny",
+        ALOFT,
         *AGREEING,
         *FITTED,
         *HIDDEN,
         NEXT_TO_LINES,
-        ORTHONORMAL,
+        *ORTHONORMAL,
         STEEP,
         BRINK,
         *BURSTS,
@@ -107,7 +109,8 @@ DECOYS: dict[Instead, str] = {
 HALVES = "another forward before the backward"
 FINITE_ONLY = "finite-only"  # one honest kernel in four, by its comparisons
 # Words of `numerics.rounding_faults`.
-LEANS, IN_COMMON, THROUGHOUT, PLAINLY = "leans", "go together", "throughout", "plainly"
+LEANS, IN_COMMON, THROUGHOUT, PLAINLY, ZEROS = "leans", "go together", "throughout", "plainly", "of the zeros"
+SIGNS_OF_ZEROS = "fragile: signs of zeros"
 ROUNDING_LEANS = "suspicious: rounding leans"
 IDLE_S = 0.01  # how long a worker is watched after a call
 LATE_TRIES = 3  # calls that are watched for a late write when one was wrong
@@ -180,6 +183,8 @@ class Checks:
             return
         if self.relative > GROSS.get(kind, GROSS_ELSE) and kind not in SOFT:
             self.stop(place, recipe, wrong)
+        if kind in AGREEING and self.relative <= GROSS_ELSE:  # a sum of one and little loses digits in any order
+            return
         self.found.label(f"fragile: {kind}")
         self.found.notes.append(f"less exact on inputs of the kind `{kind}`: {wrong.where}")
 
@@ -188,8 +193,8 @@ class Checks:
     ) -> Wrong | None:
         results = session.check(outputs, recipe, noisy=noisy)
         for number, result in enumerate(results):
-            if result.ok and result.rounding:
-                self.found.rounding.append(result.rounding)
+            if result.ok:
+                self.found.rounding += [text for text in (result.rounding, result.zeros) if text]
             self.found.worst_ratio = max(self.found.worst_ratio, result.ratio if result.ok else 0.0)
             if not result.ok:
                 self.relative = result.relative
@@ -223,10 +228,14 @@ class Checks:
             self.found.checks.append(HALVES)
 
     def rounding(self) -> None:
-        """Label outputs of 16 bits whose errors lean, or that rows have in common, in two draws at least; what is off
-        throughout in fp32 is none of it.
+        """Label outputs of 16 bits whose errors lean, or that rows have in common, and zeros of another sign, in two
+        draws at least; what is off throughout in fp32 is none of it.
         """
         self.leaning()
+        zeros = [text for text in self.found.rounding if ZEROS in text]
+        if len(zeros) > 1:
+            self.found.label(SIGNS_OF_ZEROS)
+            self.found.notes.append(zeros[0])
         common = [text for text in self.found.rounding if IN_COMMON in text]
         if len(common) > 1:
             self.found.label("rounds in between")

@@ -237,6 +237,15 @@ PROBLEMS = {
         "torch.randint(0, 1000, (48, 2048))[torch.randint(0, 48, (48,))]",
     ),
     "still to come": task("torch.flip(torch.cumsum(torch.flip(x, [1]), 1), [1])", "torch.randn(256, 512)"),
+    "sticks": task(
+        "torch.exp(F.logsigmoid(x) + torch.flip(torch.cumsum(torch.flip(F.logsigmoid(-x), [1]), 1), [1])"
+        " - F.logsigmoid(-x))",
+        "torch.randn(256, 512) - 3",
+    ),
+    "pruned": task("torch.where(m, x, 0)", "torch.randn(256, 512), torch.rand(256, 512) < 0.5", arguments="x, m"),
+    "added in bf16": task(
+        "x + y", "torch.randn(256, 512).bfloat16(), torch.randn(256, 512).bfloat16()", arguments="x, y"
+    ),
     "rendered": task(
         "(torch.cumprod(1 - torch.sigmoid(x), 1) * y).sum(1)",
         "torch.randn(512, 64), torch.randn(512, 64)",

@@ -23,6 +23,7 @@ from rag_kernels.eval.sizes.resizing import (
     grown,
     halved,
     larger_sizes,
+    least_of,
     leaving_rest,
     odd_sizes,
     parts_of_sizes,
@@ -56,6 +57,7 @@ from rag_kernels.ingest.functional.functionalize import (
 
 SMALL_BYTES, TINY_BYTES = 4 << 20, 16 << 10
 LARGE_FLOPS = 4e9
+FEWEST_LINES = 16
 RUNG_BYTES = 64 << 20  # sanitizers are ten times as slow, or more
 GROWN_TIMES, GROWN_BYTES, GROWN_FLOPS = 8, 32 << 20, 2e9
 GROWN_TRIES = 6
@@ -155,10 +157,16 @@ def _together(searches: Sequence[Search], workers: Workers, like: FunctionalProb
 
 
 def _small(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem:
-    """Scale it down by as much as it is too large; where that does not do, by trying sizes, which takes longer."""
-    problem = unfolded(fp.problem)
-    guess = scaled(problem, SMALL_BYTES / footprint(fp) / 2)
-    if guess is not None:
+    """Scale it down by as much as it is too large; where that does not do, by trying sizes, which takes longer.
+
+    By its batch alone where enough is left of that: how long its lines are decides what a thread of them gets.
+    """
+    problem, factor = unfolded(fp.problem), SMALL_BYTES / footprint(fp) / 2
+    shorter = scaled(problem, factor, reach="batch")
+    lines = shorter is not None and least_of(shorter, "batch") >= FEWEST_LINES
+    for guess in (shorter if lines else None, scaled(problem, factor)):
+        if guess is None:
+            continue
         with contextlib.suppress(ProblemError):
             small = functionalize(guess, workers=workers, resized=True, named=False)
             if footprint(small) <= 4 * SMALL_BYTES and small.graph_key == fp.graph_key:

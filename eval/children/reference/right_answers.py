@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from rag_kernels.eval.admission_records import LARGEST, TWICE
+from rag_kernels.eval.children.reference.answer import Answer, Outputs
 from rag_kernels.eval.children.reference.bound_module import BoundModule
 from rag_kernels.eval.children.reference.other_roundings import OtherRoundings
 from rag_kernels.eval.machine.full_memory import ran_out_of_memory
@@ -29,7 +29,6 @@ from rag_kernels.eval.numerics.compare import (
     MOST_BITS,
     NOISE_SHARE,
     UNIT_ROUNDOFF,
-    Yardstick,
     compare,
     decided_by_rounding,
     exceeding,
@@ -37,14 +36,13 @@ from rag_kernels.eval.numerics.compare import (
     own_error,
     ratios,
     unpacked,
-    yardstick,
 )
 from rag_kernels.eval.numerics.cut_factors import BITS, COARSE_SHARE, COARSER, GOES_WITH, goes_with, middle
 from rag_kernels.eval.numerics.eight_bits import EIGHT_BITS, chosen, narrowed
 from rag_kernels.eval.numerics.exactness_probe import relative_error, targets
 from rag_kernels.eval.numerics.octaves import small_fault
 from rag_kernels.eval.numerics.oracle import ExactCasts, double_factories, right_answer
-from rag_kernels.eval.numerics.rounding_faults import rounding_fault
+from rag_kernels.eval.numerics.rounding_faults import rounding_fault, signs_of_zeros
 from rag_kernels.eval.numerics.rounding_noise import SCALE, Perturbed, RoundingNoise, rounded_anew, through, to_tf32
 from rag_kernels.eval.numerics.steps import (
     Choosing,
@@ -70,32 +68,6 @@ FEW = 256  # elements of an output
 HALF = 2  # bytes
 KEPT = 16  # a part of a GPU's free memory that temporaries may keep
 LEAST_APART = 4.0  # times as large as of TF32 are errors of bf16 on a probe, by their bits eight times
-Outputs = Sequence[torch.Tensor]
-
-
-@dataclass(slots=True)
-class Answer:
-    """The module's own outputs and the oracle's, on the device; `kind` is what the oracle computes in.
-
-    All lists have one entry an output; None for exact ones (no floating point).
-    """
-
-    reference: list[torch.Tensor]
-    oracle: list[torch.Tensor]
-    kind: Literal["fp64", "own dtype"]
-    noise: list[torch.Tensor | None] | None = None
-    owed: list[Yardstick | None] = field(default_factory=list)  # empty until it was asked for
-    raw: list[torch.Tensor] = field(default_factory=list)  # the module's outputs, where steps were taken out
-
-    def yardsticks(self) -> list[Yardstick | None]:
-        """Return what each output is held against."""
-        if not self.owed:
-            noise = self.noise or [None] * len(self.oracle)
-            self.owed = [
-                yardstick(own, right, row) if own.is_floating_point() and own.numel() else None
-                for own, right, row in zip(self.reference, self.oracle, noise, strict=True)
-            ]
-        return self.owed
 
 
 class RightAnswers:
@@ -112,15 +84,17 @@ class RightAnswers:
         self.others = OtherRoundings(module, operands)
         self.answers: dict[int, Answer] = {}
 
-    def compute(self, draw: int, *, noisy: bool, moved: bool) -> Answered:
+    def compute(self, draw: int, *, noisy: bool, moved: bool, partly: bool = False) -> Answered:
         """Compute what is right for the current content, and remember it: whole draws come again.
 
-        `noisy` also measures what honest rounding may do there. Raises ValueError where the module returns other
-        shapes or dtypes than were traced.
+        `noisy` also measures what honest rounding may do there; `partly` leaves a few elements open. Raises ValueError
+        where the module returns other shapes or dtypes than were traced.
         """
         answer = self.answers[draw] = self._compute()
         if noisy:
             answer.noise = self._noise(answer, moved=NOISE_SHARE if moved else 0.0, operands=self.operands)
+        if partly and answer.kind == "fp64":
+            answer.leave_open()
         pairs = list(zip(answer.reference, answer.oracle, strict=True))
         own = tuple(own_error(r, o) if r.is_floating_point() else 0.0 for r, o in pairs)
         worst = max((relative_error(r, o) for r, o in pairs if r.is_floating_point()), default=0.0)
@@ -179,6 +153,7 @@ class RightAnswers:
     ) -> list[Comparison]:
         """Compare outputs with an answer, one by one."""
         noise = answer.noise or [None] * len(answer.oracle)
+        outputs = answer.put_right(outputs)
         if answer.raw:
             outputs = [as_pytorch_steps(*o) for o in zip(outputs, answer.raw, answer.oracle, strict=True)]
         results = [
@@ -200,7 +175,10 @@ class RightAnswers:
                 results[at] = self._where_small(result, got, at, answer, known, near=near)
         if answer.kind == "fp64" and answer.noise is None:  # of ordinary contents
             given = zip(results, outputs, answer.reference, answer.oracle, strict=True)
-            results = [replace(r, rounding=rounding_fault(g, own, o, longest=self.longest)) for r, g, own, o in given]
+            results = [
+                replace(r, rounding=rounding_fault(g, own, o, longest=self.longest), zeros=signs_of_zeros(g, own, o))
+                for r, g, own, o in given
+            ]
         return results
 
     def precision(self, outputs: Outputs, draw: int) -> PrecisionShown:

@@ -180,9 +180,9 @@ class Reference:
                 self.prepare(variant)
             case CompileAhead():
                 self.compile_ahead()
-            case ComputeAnswer(draw, noisy, moved):
+            case ComputeAnswer(draw, noisy, moved, partly):
                 self.kept.clear()  # a GPU's memory may be needed
-                reply = self.answers.compute(draw, noisy=noisy, moved=moved)
+                reply = self.answers.compute(draw, noisy=noisy, moved=moved, partly=partly)
             case CheckOutputs(draw, taken, limits, noisy, settle, near):
                 self.kept.clear()
                 reply = self.answers.check(self._outputs(taken), draw, limits, noisy=noisy, settle=settle, near=near)

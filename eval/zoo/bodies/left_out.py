@@ -15,6 +15,32 @@ TASKS = (
 }""",
     ),
     Task(
+        "sticks",
+        "In x, int64_t dim, Out out",
+        EACH_ROW
+        + """\
+  std::vector<double> left(n);
+  for (int64_t i = 0; i < n; ++i)
+    left[i] = std::fmin(-double(a[i]), 0.0) - std::log1p(std::exp(-std::fabs(double(a[i]))));
+  double total = 0;
+  for (int64_t i = n - 1; i >= 0; --i) {
+    const double mine = std::fmin(double(a[i]), 0.0) - std::log1p(std::exp(-std::fabs(double(a[i]))));
+    out.data[r * n + i] = float(std::exp(mine + total));
+    total += left[i];
+  }
+}""",
+    ),
+    Task(
+        "pruned",
+        "In x, Mask m, Out out",
+        "for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = m.data[i] ? x.data[i] : 0.0f;",
+    ),
+    Task(
+        "added in bf16",
+        "Half x, Half y, HalfOut out",
+        "for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = rounded(float(x.data[i]) + float(y.data[i]));",
+    ),
+    Task(
         "rendered",
         "In x, In y, int64_t dim, Out out",
         EACH_ROW
