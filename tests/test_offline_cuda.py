@@ -286,6 +286,29 @@ def test_rows_shared_by_blocks_are_as_exact_as_pytorch(
     assert_shared(name, *SHARED[name], meets, tmp_path)
 
 
+def test_rows_are_taken_by_vectors_where_a_device_has_no_room_for_sixteen_blocks_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case = Case("return x.softmax(-1) * y", "torch.randn(3, 20000)", "torch.randn(20000)")
+    fp = functional("no_room", case)
+    plan = write(fp, CudaParameters(sharing=128))
+    assert plan is not None
+    source = plan.candidate.source
+    for here, instead in (
+        ("const bool fit = Shared(", "const bool fit = parts <= 8 && Shared("),
+        ("if (!rows) return;", 'RK_CHECK(false, "blocks share a row");'),
+        (
+            "const dim3 block = fitted<forward_0>",
+            'RK_CHECK(false, "one element at a time"); const dim3 block = fitted<forward_0>',
+        ),
+    ):
+        assert source.count(here) == 1
+        source = source.replace(here, instead)
+    left = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=source))
+    assert worst_ratio(fp, numbers.caller(left, fp, tmp_path)) < numbers.RATIO
+
+
 def test_blocks_show_each_other_more_sums_than_they_have_warps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)
     sums = ", ".join(f"(x + {i}.0).abs().sum(1)" for i in range(1, 10))

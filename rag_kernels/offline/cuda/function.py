@@ -244,15 +244,17 @@ def _nest_launch(
     launch = launched(kernels.kept(text))
     multi_block = multi_block_region(region, function, sizes, parameters)
     tiles = None if multi_block else tiled_scans(region, function, sizes, parameters, single=False)
-    second = multi_block or tiles or wide_region(region, function, sizes, parameters)
     needs.scans |= isinstance(kernel, TiledScans) or tiles is not None
     needs.teams |= multi_block is not None
-    if second:
-        other_name = f"{name}_spread" if multi_block else f"{name}_wide"
-        text, launched = second.text(other_name, function)
-        kept = kernels.kept(text)
-        return choice(second.condition(kept), launched(kept), launch)
-    return ["{", *indent(launch), "}"] if len(launch) > 1 else launch
+    whole = multi_block is None or multi_block.has_large_clusters()
+    wide = tiles or (wide_region(region, function, sizes, parameters) if whole else None)
+    for other_name, other in ((f"{name}_wide", wide), (f"{name}_spread", multi_block)):
+        if other:
+            text, launched = other.text(other_name, function)
+            kept = kernels.kept(text)
+            launch = choice(other.condition(kept), launched(kept), launch)
+    alone = not wide and not multi_block and len(launch) > 1
+    return ["{", *indent(launch), "}"] if alone else launch
 
 
 def _product_launch(name: str, product: Product, kernels: _Kernels) -> list[str]:

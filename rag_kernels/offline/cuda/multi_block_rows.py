@@ -442,6 +442,10 @@ class MultiBlockRegion(VectorizedRegion):
         """Return how many blocks of a row may be a cluster."""
         return MOST_CLUSTER_BLOCKS if self.begins_ahead() else MAX_CLUSTER_BLOCKS
 
+    def has_large_clusters(self) -> bool:
+        """Return whether a row takes a cluster that not every device with clusters has room for."""
+        return self.begins_ahead() and self.parts() > MAX_CLUSTER_BLOCKS
+
     def parts(self) -> int:
         """Return how many blocks share a row.
 
