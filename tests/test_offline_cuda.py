@@ -13,7 +13,7 @@ from support import generated_kernels as numbers
 from support.generated_kernels import SMALL, Case, functional, worst_ratio
 
 from rag_kernels.offline.compose import first_plans, write
-from rag_kernels.offline.cuda import multi_block_rows, region
+from rag_kernels.offline.cuda import multi_block_rows, region, tiled_scans
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.graph.rewrites import simplified
 
@@ -314,6 +314,17 @@ def test_blocks_show_each_other_more_sums_than_they_have_warps(tmp_path: Path, m
     sums = ", ".join(f"(x + {i}.0).abs().sum(1)" for i in range(1, 10))
     case = Case(f"return x / x.abs().sum(1, True) + y, {sums}", "torch.randn(3, 9000)", "torch.randn(1)")
     assert_shared("many sums", "team.look<9, 2>(", 512, case, "Team", tmp_path)
+
+
+def test_a_block_takes_a_whole_row_of_many_by_as_many_threads_as_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    monkeypatch.setattr(tiled_scans, "MANY_ROWS", 4)
+    fp = functional("whole_rows", Case("return x.cumsum(-1) * y", "torch.randn(4, 20484)", "torch.randn(20484)"))
+    plan = write(fp, CudaParameters())
+    assert plan is not None and "__launch_bounds__(1024, 1) forward_0_wide" in plan.candidate.source
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 
 
 @pytest.mark.parametrize("name", CASES)

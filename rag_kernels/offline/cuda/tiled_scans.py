@@ -5,12 +5,15 @@ elements. A thread keeps its elements in registers; lanes, warps and then tiles 
 tiles of a row before this one come to is found by decoupled look-back (Merrill & Garland, 2016): every tile shows
 first what it comes to, then what all up to it come to, and looks back over those before. Blocks take tiles in the order
 in which they start, so that those before are on their way. Of floats, tiles add up in double.
+
+A thread goes over its elements twice: for what they come to, and, once all before them is known, for their totals. In
+large blocks it does so as they were loaded: totals kept in between take twice the registers of what has sixteen bits.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
@@ -24,10 +27,16 @@ from rag_kernels.offline.cuda.kernel_text import Parameter
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import ITEMSIZE
+from rag_kernels.offline.ir.reductions import Kind
 
-KEPT_ELEMENTS, THREADS = 64, 256  # of a thread, of all values that are scanned; of a block
+THREADS, MOST_THREADS = 256, 1024  # of a block; where each of many rows has one tile, so that nobody waits
+ROOM, ROOM_OF_TILES = 48, 60  # words of what a thread keeps of its vectors: of whole rows, of a row's several tiles
+MOST_ITEMS = 32  # vectors, or single elements
+REGISTERS = 1 << 16  # of a processor, of which a thread has 64, or 80 where a row has several tiles
 MANY_ROWS = 264  # of which blocks that take a row each, in stretches, are quicker than tiles of single elements
-KEPT_OF_TILES, THREADS_OF_TILES = 32, 256  # where a row has several tiles, and blocks wait for each other
+MOST_SCANS = 4
+PLACE_BYTES = 8  # of an extreme and its index
 
 HEAD = """
 // What comes before this warp: the warps before it in its tile, and the tiles before that in its row.
@@ -58,12 +67,20 @@ __device__ T of_earlier(T mine, F f, T start, unsigned tile, int64_t tiles, ulon
   __syncthreads();
   return f(earlier[0], before);
 }
+// A vector as if it were loaded anew: what was made of it before is not kept in registers then.
+template <class P> __device__ void take_anew(P& v) {
+  if constexpr (sizeof(P) >= 4)
+#pragma unroll
+    for (int i = 0; i < int(sizeof(P) / 4); ++i) asm volatile("" : "+r"(reinterpret_cast<uint32_t*>(&v)[i]));
+}
 """
 
 
 @dataclass(slots=True)
 class TiledScans(VectorizedRegion):
     """Prints a kernel in which a thread has `items` vectors of a tile, 32 vectors apart."""
+
+    begun: dict[ir.Scan, str] = field(default_factory=dict)  # what the variables of a scan begin with
 
     def scans_in_order(self) -> list[ir.Scan]:
         """Return the scans, arguments of others before these."""
@@ -77,22 +94,38 @@ class TiledScans(VectorizedRegion):
     @property
     def threads(self) -> int:
         """Return the threads of a block: as many as a short row wants."""
-        wanted = -(-self.row_vectors // self.most)
-        return THREADS_OF_TILES if self.is_long else next((n for n in (32, 64, 128) if n >= wanted), THREADS)
+        wanted = -(-self.row_vectors // self.most(ROOM))
+        few = next((n for n in (32, 64, 128, THREADS, 512) if n >= wanted), MOST_THREADS)
+        return THREADS if self.is_long else few
+
+    @property
+    def is_wide(self) -> bool:
+        """Return whether blocks are so large that registers decide how many a processor has.
+
+        Totals of shorter rows may stay in them: in bf16 8192 elements took 84 us for 74 otherwise.
+        """
+        return self.threads >= THREADS
 
     @property
     def is_long(self) -> bool:
         """Return whether a row has several tiles."""
-        return self.reduced_count() * len(self.scans_in_order()) > THREADS * KEPT_ELEMENTS
+        many = math.prod(loop.count for loop in self.nest.outer) >= MANY_ROWS
+        return self.row_vectors > (MOST_THREADS if many else THREADS) * self.most(ROOM)
 
-    @property
-    def most(self) -> int:
-        """Return how many vectors a thread takes at most."""
-        kept = KEPT_OF_TILES if self.is_long else KEPT_ELEMENTS
-        return max(1, kept // self.width // len(self.scans_in_order()))
+    def most(self, room: int) -> int:
+        """Return how many vectors a thread takes at most, with what it knows of those before each."""
+        vectors = [self.vectors[name] for name in self.loaded_once()]
+        loaded = [vector.count * ITEMSIZE[self.printer.storage[vector.buffer]] for vector in vectors]
+        before = [ITEMSIZE.get(scan.dtype, PLACE_BYTES) for scan in self.scans_in_order()]
+        return max(1, min(MOST_ITEMS, room // sum(-(-bytes_ // 4) for bytes_ in [*loaded, *before])))
+
+    def loaded_once(self) -> list[str]:
+        """Return the names of what a thread keeps: all that scans read."""
+        scanned = ir.walk(*(scan.arg for scan in self.scans_in_order()))
+        return self.in_order({self.names.get(v, "") for v in scanned if isinstance(v, ir.Load)})
 
     def items(self) -> int:
-        return min(self.most, -(-self.row_vectors // self.threads))
+        return min(self.most(ROOM_OF_TILES if self.is_long else ROOM), -(-self.row_vectors // self.threads))
 
     @property
     def item_index(self) -> str:
@@ -102,13 +135,13 @@ class TiledScans(VectorizedRegion):
         return f"{name}_kept[j]"
 
     def row(self) -> list[str]:
-        scope = Scope()
-        self.held = tuple(self.in_order(set(self.names.values())))
+        scope, scans, passes = Scope(), self.scans_in_order(), list[str]()
+        self.held = tuple(self.loaded_once())
         self.begin(scope)
         lines = [
             f"constexpr int ITEMS = {self.items()};",
             "__shared__ unsigned taken[1];",
-            f"unsigned* const turns = (unsigned*)(state + {len(self.scans_in_order())} * gridDim.x);",
+            f"unsigned* const turns = (unsigned*)(state + {len(scans)} * gridDim.x);",
             "if (tiles > 1) {",
             "  if (threadIdx.x == 0) taken[0] = atomicAdd(turns, 1u);",
             "  __syncthreads();",
@@ -118,55 +151,70 @@ class TiledScans(VectorizedRegion):
             *self.indices(self.sharing_last(), "t"),
             "const int64_t first = (int64_t(tile) * blockDim.x + threadIdx.x / 32 * 32) * ITEMS + threadIdx.x % 32;",
         ]
-        known: dict[object, str] = {}
-        passes: list[str] = []
-        for number, scan in enumerate(self.scans_in_order()):
-            passes += self.scanned(scan, number, scope, known)
-        self.settle(list(self.stores.values()), scope)
+        for number in range(len(scans)):
+            passes += self.what_comes_before(number, scope)
+        self.settle([*self.stores.values()], scope)
         inner = self.open_inner(scope)
-        inner.known |= known
+        starts = self.totals(scans, inner)
         stores = [line for buffer in self.stores for line in self.store(buffer, inner)]
-        passes += self.over_items([*inner.lines, *stores])
+        passes += self.each_item([*starts, *self.where_it_exists([*inner.lines, *stores])])
         return [*lines, *scope.lines, *self.keep(), *passes]
 
-    def over_items(self, lines: list[str]) -> list[str]:
-        """Return the loop over a thread's vectors, as far as the row has them."""
+    def where_it_exists(self, lines: list[str]) -> list[str]:
+        """Return the lines for each element of a thread's vector, as far as the row has it."""
         inside = [*self.indices([*self.nest.reduced[:-1], self.quad], "k"), *self.quad_lines(lines)]
-        return self.each_item([f"if ({self.item_exists}) {{", *indent(inside), "}"])
+        return [f"if ({self.item_exists}) {{", *indent(inside), "}"]
 
-    def scanned(self, scan: ir.Scan, number: int, scope: Scope, known: dict[object, str]) -> list[str]:
-        """Return the statements by which a thread's elements become running totals, and record their name."""
-        name, ctype, wide = self.printer.name("s"), CTYPES[scan.dtype], accumulator(scan)
-        functor, start = f"{C[scan.kind].functor}()", f"{ctype}({start_of(scan.kind, scan.dtype)})"
+    def called(self, scan: ir.Scan) -> tuple[str, str, str, str]:
+        """Return what a scan's variables begin with, their type, the functor, and the element that changes nothing."""
+        if scan not in self.begun:
+            self.begun[scan] = self.printer.name("s")
+        ctype = CTYPES[scan.dtype]
+        return self.begun[scan], ctype, f"{C[scan.kind].functor}()", f"{ctype}({start_of(scan.kind, scan.dtype)})"
+
+    def what_comes_before(self, number: int, scope: Scope) -> list[str]:
+        """Return the pass in which a thread's vectors are reduced, and what comes before each is told."""
+        scans = self.scans_in_order()
+        scan, wide = scans[number], accumulator(scans[number])
+        name, ctype, functor, start = self.called(scan)
         self.settle([scan.arg], scope)
         inner = self.open_inner(scope)
-        inner.known |= known
-        text = self.printer.emit(scan.arg, inner)
-        step = [f"last = {functor}(last, {ctype}({text}));", f"{name}[j][u] = last;"]
-        inside = [*self.indices([*self.nest.reduced[:-1], self.quad], "k"), *self.quad_lines([*inner.lines, *step])]
+        starts = self.totals([v for v in scans[:number] if v in ir.walk(scan.arg)], inner)
+        step = f"last = {functor}(last, {ctype}({self.printer.emit(scan.arg, inner)}));"
         each = [
+            *starts,
             f"{ctype} last = {start};",
-            f"if ({self.item_exists}) {{",
-            *indent(inside),
-            "}",
+            *self.where_it_exists([*inner.lines, step]),
             f"const {ctype} all = lane_scan(last, {functor}), left = __shfl_up_sync(0xffffffffu, all, 1);",
             f"{name}_before[j] = {functor}({name}_run, threadIdx.x % 32 ? left : {start});",
             f"{name}_run = {functor}({name}_run, __shfl_sync(0xffffffffu, all, 31));",
         ]
         of_row = f"state + ({number} * int64_t(gridDim.x) + int64_t(t) * tiles)"
-        add = [
-            f"const {ctype} base = {ctype}({functor}({name}_earlier, {wide}({name}_before[j])));",
-            "#pragma unroll",
-            f"for (int u = 0; u < {self.width}; ++u) {name}[j][u] = {functor}(base, {name}[j][u]);",
-        ]
-        known[scan] = f"{name}[j][u]"
         return [
-            f"{ctype} {name}[ITEMS][{self.width}] = {{}}, {name}_before[ITEMS], {name}_run = {start};",
+            f"{ctype} {name}_before[ITEMS], {name}_run = {start};",
             *self.each_item(each),
             f"const {wide} {name}_earlier = of_earlier<{number}>({wide}({name}_run), {functor}, "
             f"{wide}({start_of(scan.kind, scan.dtype)}), tile, tiles, {of_row});",
-            *self.each_item(add),
+            *(self.each_item([f"take_anew({kept}_kept[j]);" for kept in self.held]) if self.is_wide else []),
         ]
+
+    def totals(self, scans: list[ir.Scan], inner: Scope) -> list[str]:
+        """Make the running totals of an element known, and return what they begin with in a vector.
+
+        Floats of a vector are added up alone, so that what is before them rounds each once.
+        """
+        starts = list[str]()
+        for scan in scans:
+            name, ctype, functor, start = self.called(scan)
+            alone = scan.kind in {Kind.SUM, Kind.PROD} and ctype in {"float", "double"}
+            text = f"{ctype}({self.printer.emit(scan.arg, inner)})"
+            before = f"{ctype}({functor}({name}_earlier, {accumulator(scan)}({name}_before[j])))"
+            starts += [f"const {ctype} {name}_base = {before};"] if alone else []
+            starts += [f"{ctype} {name}_last = {start if alone else before};"]
+            total = f"{functor}({name}_base, {name}_last)" if alone else f"{name}_last"
+            inner.lines += [f"{name}_last = {functor}({name}_last, {text});", f"const {ctype} {name}_total = {total};"]
+            inner.known[scan] = f"{name}_total"
+        return starts
 
     def each(self, lines: list[str]) -> list[str]:
         if self.width > 1:
@@ -179,7 +227,8 @@ class TiledScans(VectorizedRegion):
 
     @property
     def bounds(self) -> str:
-        return f"__launch_bounds__({self.threads}) "
+        at_once = REGISTERS // (80 if self.is_long else 64) // self.threads
+        return f"__launch_bounds__({self.threads}{f', {at_once}' * self.is_wide}) "
 
     def parameters_of(self, body: list[str], function: Function, kind: str = "int64_t") -> list[Parameter]:
         shown = Parameter("int64_t", "tiles", "tiles"), Parameter("ulonglong2*", "state", "state")
@@ -212,7 +261,7 @@ def tiled_scans(
         or len(found.inner_stores()) < len(found.stores)
     ):
         return None
-    if len(scans) > KEPT_OF_TILES // MOST_WIDTH:
+    if len(scans) > MOST_SCANS:
         return None
     if single and parameters.vector > 1 and math.prod(loop.count for loop in nest.outer) >= MANY_ROWS:
         return None
