@@ -331,18 +331,19 @@ def test_what_the_largest_value_may_be_off_by_is_no_room_for_small_ones() -> Non
     shares = torch.tensor([[0.9, 1e-3, 4e-4, 2e-4, 1e-4] + [1e-5] * 11], dtype=torch.float64)
     own, wide = Choice(shares.to(torch.bfloat16), 1), Choice(shares, 1)
     assert not as_good(torch.tensor([[0, 4]]), torch.tensor([[0, 1]]), wide, own, exact=False)
-    sums = torch.tensor([[5.0, 0.020, 0.0195, 1.0, -3.0, 0.5]], dtype=torch.float64)  # whose errors are of one size
-    sums = torch.cat([sums, torch.linspace(-1, 1, 24, dtype=torch.float64).reshape(4, 6)])
-    seeded = torch.Generator().manual_seed(1)  # of its own: what tests before this one draw would decide
-    moved = sums + 1e-3 * torch.randn(sums.shape, generator=seeded, dtype=torch.float64)
-    moved[0, 1:3] = sums[0, 1:3]
-    own, wide = Choice(moved.float(), 1), Choice(sums, 1)
-    right = wide.operand.topk(4, 1).indices
-    got = right.clone()
-    got[0, 3] = 2
-    assert as_good(got, right, wide, own, exact=False)
-    got[0, 3] = 4  # the least
-    assert not as_good(got, right, wide, own, exact=False)
+    for seed in range(1, 7):
+        sums = torch.tensor([[5.0, 0.020, 0.0195, 1.0, -3.0, 0.5]], dtype=torch.float64)  # whose errors are of one size
+        sums = torch.cat([sums, torch.linspace(-1, 1, 2400, dtype=torch.float64).reshape(400, 6)])
+        drawn = torch.randn(sums.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        moved = sums + 1e-3 * drawn
+        moved[0, 1:3] = sums[0, 1:3]
+        own, wide = Choice(moved.float(), 1), Choice(sums, 1)
+        right = wide.operand.topk(4, 1).indices
+        got = right.clone()
+        got[0, 3] = 2
+        assert as_good(got, right, wide, own, exact=False)
+        got[0, 3] = 4  # the least
+        assert not as_good(got, right, wide, own, exact=False)
 
 
 CHOSEN = """import torch
