@@ -115,8 +115,10 @@ def in_double(fp: FunctionalProblem, given: Sequence[torch.Tensor]) -> list[torc
     return run_nodes(replace(fp, nodes=tuple(nodes)), [x.double() if x.is_floating_point() else x for x in given])
 
 
-def emulated(plan: Plan, fp: FunctionalProblem, given: Sequence[torch.Tensor], folder: Path) -> list[torch.Tensor]:
-    """Run both functions of a composed step, with its kernels emulated."""
+def emulated(
+    plan: Plan, fp: FunctionalProblem, given: Sequence[torch.Tensor], folder: Path, *, top: float = 1.0
+) -> list[torch.Tensor]:
+    """Run both functions of a composed step, with its kernels emulated and the saved maxima times `top`."""
     assert fp.step is not None
     names: dict[str, Any] = {"torch": torch, "F": F}
     exec(plan.candidate.source, names)
@@ -124,6 +126,8 @@ def emulated(plan: Plan, fp: FunctionalProblem, given: Sequence[torch.Tensor], f
     pulled, constants = pulled_arguments(fp.arguments, fp.step), dict(fp.constants)
     outputs, saved = names["forward"](*given[pulled:], **constants)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    order = re.findall(r"\w+", next(line for line in plan.candidate.source.splitlines() if line.endswith(" = saved")))
+    saved = tuple(x * top if "_top" in name else x for name, x in zip(order, saved, strict=False))
     found = names["backward"](tuple(given[:pulled]), saved, *given[pulled:], **constants)
     return [*outputs, *(found if isinstance(found, tuple) else (found,))]
 
@@ -167,6 +171,21 @@ def assert_right(fp: FunctionalProblem, ours: Sequence[torch.Tensor], given: Seq
     for mine, theirs, right in zip(ours, run_nodes(fp, given), in_double(fp, given), strict=True):
         allowed = numbers.RATIO * (theirs.double() - right).square().mean().sqrt() + 1e-7 * right.abs().max()
         assert (mine.double() - right).square().mean().sqrt() <= allowed
+
+
+@pytest.mark.parametrize("top", [1 + 2**-22, 1 - 2**-22])
+def test_scores_of_another_rounding_have_the_weights_of_the_forward(top: float, tmp_path: Path) -> None:
+    """Where scores are 1e26 large the backward's, added up in another order, are far from the forward's maxima."""
+    fp = step_of("return F.scaled_dot_product_attention(x, y, y)", *["torch.randn(1, 1, 19, 16).bfloat16()"] * 2)
+    plan = write(fp, CudaParameters(attention=1, products=2))
+    assert plan is not None
+    pulled, *inputs = given_to(fp)
+    given = [pulled, *(1e13 * x for x in inputs)]
+    exact = in_double(fp, given)
+    for mine, right in zip(emulated(plan, fp, given, tmp_path, top=top), exact, strict=True):
+        assert (
+            mine.double() - right
+        ).abs().max() <= 0.02 * right.abs().max() + 1e-3 * 1e13 * pulled.abs().max().double()
 
 
 def test_rows_that_masks_leave_out_are_not_walked() -> None:

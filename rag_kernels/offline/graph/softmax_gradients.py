@@ -1,9 +1,9 @@
 """Attention whose gradient is wanted, as what its rows come to: two numbers for each stand for all its weights.
 
 Comes in: a problem with softmax(scores) v and its gradients. Goes out: the same function, in which gradients take the
-weights as `exp(scores - top - log(sum(exp(scores - top))))`, with scores of their own, and the sum over keys of weights
-times their gradient is that of the result times its gradient, as long as a head. So nobody needs the weights in memory.
-A softmax that gives 0 where all scores are minus infinity is one operator.
+weights as `exp(min(scores - top, 0) - log(sum(exp(scores - top))))`, with scores of their own, and the sum over keys of
+weights times their gradient is that of the result times its gradient, as long as a head. So nobody needs the weights in
+memory. A softmax that gives 0 where all scores are minus infinity is one operator.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rag_kernels.offline.graph.written_places import renamed
 
 GRADIENTS = 3  # of an attention: of queries, keys and values
 TOTAL = "_total"
+ROUNDING = 2.0**-20  # of a score by another order of its sum, of its size: some bits more than one rounding of float32
 SOFTMAX = frozenset({"softmax", "_softmax"})
 SAFE = "aten._safe_softmax.default"
 PRODUCTS = frozenset({"bmm", "mm", "matmul"})
@@ -210,7 +211,8 @@ def _add_again(new: NewNodes, node: Node, site: _Site, again: dict[str, Ref]) ->
         under = new.add(f"{node.name}_under", full, "sub.Tensor", wide, top)
         total = new.add(f"{node.name}{TOTAL}", row, "logsumexp.default", under, (-1,), True)
         own = new.add(f"{node.name}_again_scores", full, "to.dtype", again[scores.name], "torch.float32")
-        own = new.add(f"{node.name}_again_under", full, "sub.Tensor", own, top)
+        own = new.add(f"{node.name}_again_under", full, "sub.Tensor", own, _nearest(new, node.name, row, top))
+        own = new.add(f"{node.name}_again_most", full, "clamp_max.default", own, 0.0)
         below = new.add(f"{node.name}_below", full, "sub.Tensor", own, total)
         powers = new.add(f"{node.name}_powers", full, "exp.default", below)
         if site.weights != node.name:
@@ -220,6 +222,18 @@ def _add_again(new: NewNodes, node: Node, site: _Site, again: dict[str, Ref]) ->
         if spec.dtype != "float32":
             powers = new.add(f"{node.name}_rounded", spec, "to.dtype", powers, f"torch.{spec.dtype}")
         again[node.name] = again[site.weights] = powers
+
+
+def _nearest(new: NewNodes, name: str, row: TensorSpec, top: Ref) -> Ref:
+    """Return a row's largest score less what the same score may be less by where it is added up in another order.
+
+    That is under 1 up to a million, and nothing is taken off there: the exponential of a rounding is near 1 anyway.
+    """
+    size = new.add(f"{name}_top_size", row, "abs.default", top)
+    rounding = new.add(f"{name}_top_rounding", row, "mul.Tensor", size, ROUNDING)
+    beyond = new.add(f"{name}_top_beyond", row, "sub.Tensor", rounding, 1.0)
+    slack = new.add(f"{name}_top_slack", row, "relu.default", beyond)
+    return new.add(f"{name}_top_nearest", row, "sub.Tensor", top, slack)
 
 
 def _total(new: NewNodes, node: Node, site: _Site, specs: dict[str, TensorSpec], nodes: dict[str, Node]) -> list[Node]:

@@ -172,7 +172,7 @@ class _Finder:
                 right if zero[0] else left if zero[1] else ir.Op(value.dims, value.dtype, value.operator, (left, right))
             )
             return a + b, rest
-        if value.operator is Operator.SUB:
+        if value.operator in {Operator.SUB, Operator.NO_MORE}:
             a, left = self.split(value.args[0])
             return (a, replace(value, args=(left, value.args[1]))) if a else ([], value)
         positive = any(n is not None and n > 0 for n in numbers)
