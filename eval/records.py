@@ -204,6 +204,17 @@ class MadeSize:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeShape:
+    """What a reshape makes at all sizes: for each dimension a number, or Python of arguments' shapes.
+
+    A text is "" where nothing is known.
+    """
+
+    node: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingStep:
     """How a problem is a forward and its gradients: the first inputs are gradients of outputs, then come the forward's.
 
@@ -247,6 +258,9 @@ class FunctionalProblem:
     as_drawn: tuple[str, ...] = field(default=(), metadata=LATER)  # which index something once computed with, by leaf
     step: TrainingStep | None = field(default=None, metadata=LATER)
     made: tuple[MadeSize, ...] = field(default=(), metadata=LATER)  # of other sizes that a node names none is known
+    shapes: tuple[MadeShape, ...] = field(default=(), metadata=LATER)  # of other reshapes nothing is known
+    # nodes, each with an argument whose numbers are others at other sizes
+    follows: tuple[tuple[str, str], ...] = field(default=(), metadata=LATER)
 
     @property
     def tensors(self) -> tuple[TensorArgument, ...]:

@@ -171,6 +171,8 @@ def _attempt(
         as_drawn=range_unknown(graph),
         step=first.step,
         made=sizes.made if sizes else (),
+        shapes=sizes.shapes if sizes else (),
+        follows=tuple(sizes.texts) if sizes else (),
     )
 
 

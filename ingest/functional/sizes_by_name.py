@@ -55,13 +55,17 @@ def sizes_by_name(
     recorder = _Recorder(unfolded(problem), graph, calls)
     sizes = free_sizes(recorder.problem)
     others = recorder.both(sizes)
+    every = True
     if not others and len(graph.nodes) > DEEP_NODES:
         first = recorder.at(0, free_sizes(recorder.problem, reach="batch"))  # one size is told from no other
-        others = [first] if first else []
+        others, every = [first] if first else [], False
     elif not others:
         several = len(set(sizes.values())) < len(sizes)
-        others = (recorder.both(sizes, together=True) if several else []) or _one_by_one(recorder, [*sizes])
-    return named_sizes(graph, others, taken, pulled=pulled_arguments(graph.arguments, step) if step else 0)
+        others = recorder.both(sizes, together=True) if several else []
+        every = bool(others)
+        others = others or _one_by_one(recorder, [*sizes])
+    pulled = pulled_arguments(graph.arguments, step) if step else 0
+    return named_sizes(graph, others, taken, pulled=pulled, every=every)
 
 
 def _one_by_one(recorder: _Recorder, sizes: list[str]) -> list[Functional]:

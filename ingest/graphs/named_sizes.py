@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 from math import prod
 
-from rag_kernels.eval.records import MadeSize, Node, Ref, TensorArgument, Value
+from rag_kernels.eval.records import MadeShape, MadeSize, Node, Ref, TensorArgument, Value
 from rag_kernels.eval.traits.aten import operator
 from rag_kernels.ingest.graphs.graph import Functional, bind, refs
 from rag_kernels.ingest.graphs.spelling import stays_in_call
@@ -38,6 +38,7 @@ class NamedSizes:
     untold: frozenset[str] = frozenset()
     constants: Mapping[tuple[str, str], str] = field(default_factory=dict)
     made: tuple[MadeSize, ...] = ()
+    shapes: tuple[MadeShape, ...] = ()
 
     def of(self, node: Node, argument: str) -> tuple[str, ...] | None:
         """Return the texts of an argument's numbers; None where they are all constants."""
@@ -60,10 +61,11 @@ class _Told:
 
 
 def named_sizes(
-    graph: Functional, others: Sequence[Functional], taken: set[str], *, pulled: int = 0
+    graph: Functional, others: Sequence[Functional], taken: set[str], *, pulled: int = 0, every: bool = True
 ) -> NamedSizes | None:
     """Return the sizes of a graph, which is `alike` the others, by names that are not `taken`; None without others.
 
+    `every` says that all of its sizes are others there, so that what is the same is a constant.
     The first `pulled` arguments, gradients that the forward of a training step has not, tell what no other does.
     """
     if not others:
@@ -71,11 +73,14 @@ def named_sizes(
     search = _Search(graph, others, pulled)
     told: dict[tuple[str, str], list[_Told | None]] = {}
     constants: dict[tuple[str, str], str] = {}
+    shapes: list[MadeShape] = []
     for nodes in zip(graph.nodes, *(other.nodes for other in others), strict=True):
         for argument, values in _together(nodes):
             if any(len(set(sizes)) > 1 for sizes in values):
                 told[nodes[0].name, argument] = [search.told(sizes, nodes[0]) for sizes in values]
         constants |= {(nodes[0].name, argument): text for argument, text in search.constants(nodes)}
+        if operator(nodes[0].op).reshape:
+            shapes.append(MadeShape(nodes[0].name, search.shape(nodes, every=every)))
         search.made(nodes)
     used = {size for texts in told.values() for one in texts if one for size in one.sizes}
     read = [size for size in search.places if size in used]
@@ -87,6 +92,7 @@ def named_sizes(
         untold=frozenset(node for (node, _), found in told.items() if None in found),
         constants=constants,
         made=tuple(_made(graph, told, search)),
+        shapes=tuple(shapes),
     )
 
 
@@ -167,6 +173,14 @@ class _Search:
         """Know the shape of what a node makes."""
         if nodes[0].op.startswith("aten.") and all(len(node.outputs) == 1 for node in nodes):
             self.values[nodes[0].name] = list(zip(*(node.outputs[0].shape for node in nodes), strict=True))
+
+    def shape(self, nodes: Sequence[Node], *, every: bool) -> tuple[str, ...]:
+        """Return a text for each dimension of what a reshape makes; "" where nothing tells it."""
+        texts = list[str]()
+        for size in zip(*(node.outputs[0].shape for node in nodes), strict=True):
+            told = self.told(size, nodes[0]) if every or len(set(size)) > 1 else None
+            texts.append(told.named(self.places) if told else "")
+        return tuple(texts)
 
     def constants(self, nodes: Sequence[Node]) -> Iterator[tuple[str, str]]:
         """Yield the arguments that are keywords of the whole and differ, each with how one number follows the sizes."""

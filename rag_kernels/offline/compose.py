@@ -18,9 +18,9 @@ from rag_kernels.eval.traits.aten import base_name, operator
 from rag_kernels.offline.codegen import cuda_functions, math_prelude
 from rag_kernels.offline.codegen.c_types import headers
 from rag_kernels.offline.codegen.contraction import find_contraction
-from rag_kernels.offline.codegen.kernel_function import Function, part_function, whole_function
+from rag_kernels.offline.codegen.kernel_function import Function, numbers_held, part_function, whole_function
 from rag_kernels.offline.codegen.loop_nest import Names, build_nest
-from rag_kernels.offline.composed_sizes import reshaped, shapes_made
+from rag_kernels.offline.composed_sizes import hold_untold, reshaped, shape_told, shapes_made
 from rag_kernels.offline.cpp import function as cpp
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda import function as cuda
@@ -375,6 +375,8 @@ def composed_body(made: Planned, *, begun: int = 0) -> Body:
     returned: set[str] = set()  # buffers that may be non-contiguous: whatever the library returned
     readers = Counter(buffer for step in steps for buffer in reads(step))
     gradual = tells_small_from_zero(fp)  # looks through the whole graph
+    library = [step.node for step in steps if isinstance(step, Library)]
+    fixed = () if begun else numbers_held(fp, made.regions, library)
     for run in grouped(steps):
         if isinstance(run, Library):
             call = foreign_call(run.node, fp, returned) if is_foreign(run.node) else [library_call(run, fp, specs)]
@@ -382,7 +384,9 @@ def composed_body(made: Planned, *, begun: int = 0) -> Body:
             returned.add(run.node.name)
             continue
         needed = needed_after(run, readers, results)
-        f = part_function(fp, f"part_{begun + len(functions)}", run, needed, specs, gradual=gradual)
+        f = part_function(fp, f"part_{begun + len(functions)}", run, needed, specs, gradual=gradual, held_numbers=fixed)
+        fixed = ()  # the first compares them for all
+        hold_untold(f)
         functions.append(f)
         known = {b for other in functions[:-1] for b in other.outputs}  # of a growing concatenation
         shapes = shapes_made(f)
@@ -444,7 +448,7 @@ def library_call(step: Library, fp: FunctionalProblem, specs: Mapping[str, Tenso
     arguments = [python(a) for a in node.args]
     match node.args:
         case Ref(name=name), tuple() as asked if operator(base_name(node.op)).reshape and name in specs:
-            arguments[1] = reshaped(name, specs[name].shape, node.outputs[0].shape, asked)
+            arguments[1] = shape_told(node, fp) or reshaped(name, specs[name].shape, node.outputs[0].shape, asked)
     arguments += [f"{k}={python(v)}" for k, v in node.kwargs if k not in {"device", "pin_memory", "layout"}]
     first = next((a.name for a in fp.arguments if isinstance(a, TensorArgument)), "")
     if first and operator(base_name(node.op)).names_device:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from rag_kernels.eval.records import TensorSpec
+from rag_kernels.eval.records import FunctionalProblem, Node, TensorSpec
 from rag_kernels.offline.codegen.kernel_function import Function
 from rag_kernels.offline.fusion.regions import dims_stored, loads_of, loops_read_back
 from rag_kernels.offline.ir import values as ir
@@ -26,6 +26,17 @@ def shapes_made(function: Function) -> dict[str, str]:
             if buffer in function.outputs:
                 made.setdefault(buffer, _shape(region.dims(buffer), told, function.specs))
     return made
+
+
+def hold_untold(function: Function) -> None:
+    """Make numbers of the sizes from which a slice is taken whose length follows sizes that no input tells.
+
+    Its length is a number of the Python that makes room for it, right at these sizes alone.
+    """
+    told = _sizes_told(function)
+    made = [group for region in function.regions for buffer in region.stores for group in region.dims(buffer)]
+    for leaf in (leaf for group in made for leaf in ir.leaves(group) if leaf not in told):
+        ir.hold(part.group for _, part in ir.slices(leaf) if part.grows)
 
 
 def _sizes_told(function: Function) -> Told:
@@ -53,7 +64,19 @@ def _sizes_told(function: Function) -> Told:
             if len(unknown) == 1:
                 rest = _product([leaf for leaf in group if leaf is not unknown[0]], told)
                 told[unknown[0]] = _quotient(text, rest)
+        if len(told) == before:
+            told |= _parted_alike(between, told)
     return told
+
+
+def _parted_alike(between: Sequence[tuple[Sequence[ir.Atom], Sequence[ir.Atom]]], told: Told) -> Told:
+    """Return the parts of a dimension that is read in as many parts, of the same sizes, as it was stored in."""
+    for one, other in (*between, *(pair[::-1] for pair in between)):
+        alike = [leaf.size for leaf in one] == [leaf.size for leaf in other] and told.keys() >= {*one}
+        new = {leaf: told[same] for leaf, same in zip(other, one, strict=True) if leaf not in told} if alike else {}
+        if new:
+            return new
+    return {}
 
 
 def _quotient(text: str, divisor: str) -> str:
@@ -90,6 +113,17 @@ def _shape(dims: Sequence[ir.Group], told: Told, specs: Mapping[str, TensorSpec]
         if own == texts:
             return f"{name}.shape"
     return f"[{', '.join(texts)}]"
+
+
+def shape_told(node: Node, fp: FunctionalProblem) -> str:
+    """Return the shape that a reshape makes by those of arguments, as far as it follows them; "" where none does."""
+    texts = next((made.texts for made in fp.shapes if made.node == node.name), ())
+    at_hand = {argument.name for argument in fp.arguments}
+    shape = node.outputs[0].shape
+    read = [{before.split()[-1] for before in text.split(".shape")[:-1]} for text in texts]
+    known = [text if names <= at_hand else "" for text, names in zip(texts, read, strict=True)]
+    follow = len(known) == len(shape) and any(text and not text.isdigit() for text in known)
+    return f"[{', '.join(text or str(n) for text, n in zip(known, shape, strict=True))}]" if follow else ""
 
 
 def reshaped(name: str, before: Sequence[int], after: Sequence[int], asked: Sequence[object]) -> str:

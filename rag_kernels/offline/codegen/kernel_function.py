@@ -6,11 +6,12 @@ size declarations read from tensors, checks that other shapes satisfy the same e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import isfinite, prod
 
-from rag_kernels.eval.records import Backend, FunctionalProblem, TensorArgument, TensorSpec
+from rag_kernels.eval.records import Backend, FunctionalProblem, Node, Scalar, TensorArgument, TensorSpec, Value
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.loop_nest import Names, Nest, build_nest
 from rag_kernels.offline.codegen.reduction_levels import levels
@@ -38,6 +39,7 @@ class Function:
     held: frozenset[str]  # parameters and buffers of the module
     near: bool  # whether functions may be exact to some bits fewer than float32 has
     gradual: bool  # whether exponentials keep what is below the smallest normal number
+    held_numbers: tuple[tuple[Number, Scalar], ...] = ()  # parameters that are numbers of the text, too
 
     def parameters(self, backend: Backend) -> str:
         """Return the C parameter list."""
@@ -82,6 +84,34 @@ class Function:
         return True
 
 
+def named_numbers(regions: Sequence[Region]) -> set[str]:
+    """Return the names of the numbers that regions compute with."""
+    return {v.name for r in regions for v in ir.walk(*r.stores.values()) if isinstance(v, ir.Const) and v.name}
+
+
+def numbers_held(
+    fp: FunctionalProblem, regions: Sequence[Region], library: Sequence[Node] = ()
+) -> tuple[tuple[Number, Scalar], ...]:
+    """Return the constants of the call that texts have as numbers: those with which no region computes, such as groups
+    and strides, and those of library calls.
+    """
+    arguments = {a.name for a in fp.arguments}
+    read, called = named_numbers(regions), {v for node in library for v in scalars_of(node)}
+    constants = [(n, v) for n, v in numbers(fp) if n.python not in arguments and isinstance(v, int | float)]
+    return tuple((n, v) for n, v in constants if isfinite(v) and (n.name not in read or v in called))
+
+
+def scalars_of(node: Node) -> Iterator[Scalar]:
+    """Yield the numbers among the arguments of a node."""
+    waiting: list[Value] = [*node.args, *(value for _, value in node.kwargs)]
+    while waiting:
+        match waiting.pop():
+            case tuple() as several:
+                waiting += several
+            case int() | float() as number:
+                yield number
+
+
 def whole_function(
     fp: FunctionalProblem, regions: Sequence[Region], results: Sequence[str], specs: dict[str, TensorSpec]
 ) -> Function:
@@ -95,7 +125,8 @@ def whole_function(
     whole_order = (*order, *results)
     held = held_by_module(fp)
     exact = owes_half(fp), tells_small_from_zero(fp)
-    return Function("forward", inputs, tuple(results), scratch, tuple(regions), specs, whole_order, held, *exact)
+    fixed = numbers_held(fp, regions)
+    return Function("forward", inputs, tuple(results), scratch, tuple(regions), specs, whole_order, held, *exact, fixed)
 
 
 def held_by_module(fp: FunctionalProblem) -> frozenset[str]:
@@ -111,21 +142,23 @@ def part_function(
     specs: dict[str, TensorSpec],
     *,
     gradual: bool,
+    held_numbers: tuple[tuple[Number, Scalar], ...] = (),
 ) -> Function:
     """Return a function of the composed tier, with only the buffers and numbers that these regions use.
 
-    `needed` buffers are outputs; the others that the regions write are scratch memory. `gradual` is as of the function.
+    `needed` buffers are outputs; the others that the regions write are scratch memory. `gradual` and `held_numbers`,
+    which it only compares, are as of the function.
     """
     written = list(dict.fromkeys(b for r in regions for b in r.written))
     outputs = tuple(b for b in written if b in needed)
     inputs = tuple(dict.fromkeys(v.buffer for r in regions for v in loads_of(r) if v.buffer not in written))
-    used = {v.name for r in regions for v in ir.walk(*r.stores.values()) if isinstance(v, ir.Const) and v.name}
+    used = named_numbers(regions) | {n.name for n, _ in held_numbers}
     order: tuple[str | Number, ...] = (*inputs, *(n for n, _ in numbers(fp) if n.name in used), *outputs)
     scratch = tuple(b for b in written if b not in outputs)
     named = dict.fromkeys([*inputs, *written, *(b for r in regions for b in r.stores)])
     known = {b: specs[b] for b in named if b in specs}
     held, near = held_by_module(fp), owes_half(fp)
-    return Function(name, inputs, outputs, scratch, tuple(regions), known, order, held, near, gradual)
+    return Function(name, inputs, outputs, scratch, tuple(regions), known, order, held, near, gradual, held_numbers)
 
 
 def short_loops(region: Region, most: int) -> set[ir.Atom]:
@@ -149,6 +182,11 @@ def batch_loops(function: Function) -> set[ir.Atom]:
     ]
     inner = {leaf for shape in shapes for group in shape[1:] for leaf in ir.leaves(group)}
     return {leaves[0] for leaves in given if len(leaves) == 1} - inner
+
+
+def literal_of(value: Scalar) -> str:
+    """Return a number as C has it, to the last bit."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 SHORT = 64  # a reduced loop this short, but for products, is a number in the source: the compiler can unroll it
@@ -184,6 +222,7 @@ class Sizes:
         numbers more quickly.
         """
         self.free = free
+        self.checks += [f"{n.name} == {literal_of(value)}" for n, value in function.held_numbers]
         external, internal = self.equations(function)
         plain = [r for r in function.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
         brief, batch = {leaf for r in plain for leaf in short_loops(r, short)}, batch_loops(function)
@@ -195,22 +234,35 @@ class Sizes:
         for leaf in {leaf: None for pair in internal for group in pair for leaf in ir.leaves(group) if leaf.fixed}:
             self.declare(leaf, str(leaf.size))
         pending = list(dict.fromkeys((t, ir.leaves(g)) for t, g in external))
-        while pending:
+        while True:
             pending = self.settle(pending, internal)
+            if self.parted_alike(internal):
+                continue
             unknown = [leaf for _, group in pending for leaf in group if leaf not in self.known]
-            if unknown:
-                self.declare(unknown[0], str(unknown[0].size))
+            if not unknown:
+                break
+            # Which part of a split dimension is a number nobody knows: all are, of this problem.
+            self.checks += [f"{t} == {ir.size_of(g)}" for t, g in pending if unknown[0] in g]
+            self.declare(unknown[0], str(unknown[0].size))
         tied = {leaf for _, group in external for leaf in ir.leaves(group)}
         rest = [leaf for left, right in internal for leaf in (*ir.leaves(left), *ir.leaves(right))]
-        if any(leaf not in self.known | tied and not leaf.fixed for leaf in rest):
+        numeric = self.numeric(internal)
+        loose = [leaf for leaf in rest if leaf not in self.known | tied and not leaf.fixed]
+        told = {leaf for leaf in loose for _, p in ir.slices(leaf) if numeric >= {*ir.leaves(p.group)} and not p.grows}
+        if len(told) < len({*loose}):
             # A loop that no tensor tells the size of (windows or a slice that are summed): right at these sizes only.
             self.checks += [f"{text} == {ir.size_of(group)}" for text, group in dict.fromkeys(external)]
         for leaf in rest:
             self.declare(leaf, str(leaf.size))
+        for pair in internal:
+            self.checks += self._read_back(*pair)
         in_order = sorted(self.known, key=lambda leaf: leaf.serial)
         runs = [(leaf, along) for leaf in in_order for along in (leaf.along, *leaf.also) if along]
         self.checks += dict.fromkeys(check for leaf, along in runs if (check := self._along(leaf, along)))
         self.checks += [f"{self.names[leaf]} <= {FEW}" for leaf in in_order if leaf in brief & batch]
+        for leaf in in_order:
+            for sliced, part in ir.slices(leaf):
+                self.checks += self._fits(sliced.leaves(), part)
         bounded = [leaf for leaf in in_order if leaf.most]
         self.checks += [f"{self.names[leaf]} > 0 && {self.names[leaf]} <= {leaf.most}" for leaf in bounded]
 
@@ -255,12 +307,61 @@ class Sizes:
                         progress = True
         return pending
 
+    def numeric(self, internal: list[tuple[ir.Group, ir.Group]]) -> set[ir.Atom]:
+        """Return the loops whose sizes are numbers, by the text or by a check that they are those of such loops."""
+        found, before = {leaf for leaf in self.known if self.names[leaf] in self.constants}, -1
+        while len(found) > before:
+            before = len(found)
+            for left, right in internal:
+                for mine, other in ((left, right), (right, left)):
+                    rest = [leaf for leaf in ir.leaves(mine) if leaf not in found]
+                    if len(rest) == 1 and found.issuperset(ir.leaves(other)):
+                        found.add(rest[0])
+        return found
+
+    def parted_alike(self, internal: list[tuple[ir.Group, ir.Group]]) -> bool:
+        """Declare the parts of a dimension that is read in as many parts, of the same sizes, as it was stored in.
+
+        Return whether there was one of which they were not known.
+        """
+        for left, right in internal:
+            for mine, other in ((ir.leaves(left), ir.leaves(right)), (ir.leaves(right), ir.leaves(left))):
+                alike = [leaf.size for leaf in mine] == [leaf.size for leaf in other] and self.known.issuperset(other)
+                if alike and not self.known.issuperset(mine):
+                    for leaf, told in zip(mine, other, strict=True):
+                        self.declare(leaf, self.names[told])
+                    return True
+        return False
+
     def _tells(self, along: ir.Along) -> bool:
         return all(leaf in self.known for leaf in along.leaves())
 
     def _steps(self, along: ir.Along) -> str:
         """Return the number of steps of a loop that runs along groups."""
         return along.text(map(self.names.product, along.groups), "/")
+
+    def _read_back(self, left: ir.Group, right: ir.Group) -> list[str]:
+        """Return the check that a buffer is read at the sizes at which it was stored, unless one tells the other."""
+        mine, other = (self.names.product(group) for group in (left, right))
+        told = {f"const int64_t {a} = {b};" for a, b in ((mine, other), (other, mine))}
+        numbers = {self._number(left), self._number(right)}
+        same = mine == other or (len(numbers) == 1 and None not in numbers) or not told.isdisjoint(self.declarations)
+        return [] if same or f"{other} == {mine}" in self.checks else [f"{mine} == {other}"]
+
+    def _fits(self, group: ir.Group, part: ir.Part) -> list[str]:
+        """Return the check that a slice ends where what it is a slice of does; none where these are numbers."""
+        whole = ir.leaves(part.group)
+        if not part.step or not self.known.issuperset((*group, *whole)) or not {*group}.isdisjoint(whole):
+            return []
+        if None not in (self._number(group), self._number(part.group)):
+            return []
+        text = part.fits(self.names.product(group), self.names.product(part.group))
+        return [] if text in self.checks else [text]
+
+    def _number(self, group: ir.Group) -> int | None:
+        """Return how many elements a group has where that is a number."""
+        texts = [self.constants.get(self.names[leaf], "") for leaf in ir.leaves(group)]
+        return prod(map(int, texts)) if all(texts) else None
 
     def _along(self, leaf: ir.Atom, along: ir.Along) -> str:
         """Return the check that a loop is as long as what it runs along lets it be; "" where nothing tells."""

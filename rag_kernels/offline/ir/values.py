@@ -37,6 +37,7 @@ class Atom:
     most: int = 0  # steps that a kernel serves, at least one; 0: any number
     along: Along | None = None  # how long it is by what it runs along, whatever the size of that
     also: tuple[Along, ...] = ()  # by what else, where it is one loop with others: a kernel has to check these
+    within: tuple[Part, ...] = ()  # of what it takes parts by numbers: where that is a number, it is one
     alias: Atom | None = None
     parts: tuple[Atom, Atom] | None = None
     whole: Atom | None = None  # of which this is a part
@@ -59,6 +60,24 @@ class Atom:
 
 Group = tuple[Atom, ...]
 FEW_PARTS = 8  # steps of a part of a dimension that may become a number, such as the two of a pair
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a group: every `step`th element from `start`; no `step` says that it is another part by numbers.
+
+    Of one that `grows` the length is another number at other sizes.
+    """
+
+    group: Group
+    start: int = 0
+    step: int = 0
+    grows: bool = False
+
+    def fits(self, size: str, whole: str) -> str:
+        """Return the condition that so many elements of it are there, as C."""
+        last = size if self.step == 1 else f"{self.step} * ({size} - 1) + 1"
+        return f"{last}{f' + {self.start}' if self.start else ''} <= {whole}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +105,13 @@ class Along:
         return f"{total} + {self.beside}".replace("+ -", "- ") if self.beside else total
 
 
+def slices(leaf: Atom | None) -> Iterator[tuple[Atom, Part]]:
+    """Yield what a loop, or one of which it is a part, takes parts of, each with that loop."""
+    while leaf:
+        yield from ((leaf, part) for part in leaf.within)
+        leaf = leaf.whole
+
+
 def leaves(group: Iterable[Atom]) -> tuple[Atom, ...]:
     """Return the leaves of all atoms in order."""
     return tuple(leaf for atom in group for leaf in atom.leaves())
@@ -94,6 +120,12 @@ def leaves(group: Iterable[Atom]) -> tuple[Atom, ...]:
 def size_of(group: Iterable[Atom]) -> int:
     """Return the number of elements of a group: the product of its atoms' sizes."""
     return prod(atom.size for atom in group)
+
+
+def hold(groups: Iterable[Group]) -> None:
+    """Make the sizes of dimensions numbers of the problem."""
+    for leaf in leaves(atom for group in groups for atom in group):
+        leaf.fixed = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,5 +533,5 @@ class Loops:
         b.alias = a
         a.fixed, a.head = a.fixed or b.fixed, a.head or b.head
         a.also += (*([b.along] if a.along and b.along else []), *b.also)
-        a.along = a.along or b.along
+        a.along, a.within = a.along or b.along, a.within + b.within
         a.most = min(a.most or b.most, b.most or a.most)

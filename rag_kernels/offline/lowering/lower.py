@@ -15,7 +15,7 @@ from rag_kernels.eval.records import FunctionalProblem, Node, Ref, Scalar, Scala
 from rag_kernels.eval.records import Value as Argument
 from rag_kernels.eval.traits.aten import base_name, operator
 from rag_kernels.offline.graph.growing_concat import growing
-from rag_kernels.offline.graph.nodes import refs
+from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.graph.shared_factors import shared_factors
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import FLOAT8, ITEMSIZE, is_float
@@ -30,6 +30,8 @@ from rag_kernels.offline.lowering.steps import Library, Lowered, Ordered, Scatte
 WRITTEN_OUT = 4  # terms of a sum that are an expression and no loop, where each has at most so many loads:
 TERM_LOADS = 8
 MOST_LOADS = 8  # of a factor that several products read; one that takes more is stored anyway
+PLACES = {"start", "step", "index", "shifts", "diagonal", "offset"}  # arguments that say where; those of sizes are told
+ONE_PLACE = {"slice", "narrow", "select"}  # along a dimension
 JOINS = {Kind.SUM: add, Kind.PROD: mul}
 MANY_LANES = 256  # of a product on a GPU
 FEW_AGAIN, MANY_AGAIN = 6, 32  # expressions that are computed wherever they are read: on a CPU, and on a GPU
@@ -73,6 +75,9 @@ class Lowering:
     recurs: bool = False  # whether recurrent layers have kernels
     again: int = FEW_AGAIN  # expressions that are cheap enough to be computed at every place that reads them
     apart: frozenset[str] = frozenset()  # names of factors that kernels of their own read: not among those
+    shapes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # what reshapes make, as far as it is known
+    moved: frozenset[str] = frozenset()  # nodes with places that are others at other sizes, and with lengths:
+    grown: frozenset[str] = frozenset()
     lanes: int = 0  # of a product's other factor, from which one that combines tensors is stored; 0: never
 
     def run(self, rules: dict[str, Rule]) -> Lowered:
@@ -82,6 +87,9 @@ class Lowering:
         """
         self.numbers, self.growing, self.shared = numbers(self.fp), growing(self.fp), shared_factors(self.fp)
         self.shared -= self.apart
+        self.shapes = {made.node: made.texts for made in self.fp.shapes}
+        self.moved = frozenset(node for node, argument in self.fp.follows if argument in PLACES)
+        self.grown = frozenset(node for node, argument in self.fp.follows if argument in {"end", "length"})
         for argument in self.fp.arguments:
             if isinstance(argument, ScalarArgument):
                 self.scalars[argument.name] = argument.value
@@ -113,6 +121,11 @@ class Lowering:
                         self.store_arguments(node)
                     continue
                 found = self.as_stored(found, node)
+                if node.name in self.moved:
+                    self.hold(node, found)
+                if node.name in self.grown and isinstance(found, ir.Value):
+                    for leaf in ir.leaves(atom for group in found.dims for atom in group):
+                        leaf.within = tuple(replace(part, grows=True) for part in leaf.within)
                 values = found if isinstance(found, tuple) else (found,)
                 for value, spec in zip(values, node.outputs, strict=False):
                     if value.shape != spec.shape:
@@ -131,6 +144,14 @@ class Lowering:
         if not operator(name).view:
             self.stopped.append(f"{name} ({reason})" if name in rules else name)
         return self.keep(node)
+
+    def hold(self, node: Node, found: ir.Value | tuple[ir.Value, ...]) -> None:
+        """Make numbers of the sizes of what a node takes and makes: its places are right at these alone."""
+        if base_name(node.op) in ONE_PLACE:
+            ir.hold([self.value(given(node, 0)).dims[given(node, 1, "dim", 0)]])
+            return
+        for value in (*map(self.value, map(Ref, refs(node.args))), *(found if isinstance(found, tuple) else (found,))):
+            ir.hold(value.dims)
 
     def is_view(self, node: Node, name: str) -> bool:
         """Return whether the node is a view of something stored."""
@@ -522,10 +543,12 @@ class Lowering:
         along: Callable[[ir.Group], ir.Along | None] = lambda group: None,
         *,
         windows: bool = False,
+        part: tuple[int, int] = (0, 0),
     ) -> ir.Value:
         """Return the value with one dimension indexed by an affine form over new loops (slice, flip, window).
 
-        `along` says of how many steps the first of them is, by those of the dimension. Where `windows` is true no
+        `along` says of how many steps the first of them is, by those of the dimension; `part` where a slice begins, and
+        its step. Where `windows` is true no
         element is read twice, so that sums over short windows need not be stored first.
         """
         group = ir.leaves(value.dims[dim])
@@ -534,7 +557,7 @@ class Lowering:
             group = ir.leaves(value.dims[dim])
         index, new = form()
         if new:
-            new[0].along = new[0].along or along(group)
+            new[0].along, new[0].within = new[0].along or along(group), (ir.Part(group, *part),)
         dims = (*value.dims[:dim], new, *value.dims[dim + 1 :])
         if not group:
             return self.with_dims(value, dims)
@@ -543,7 +566,7 @@ class Lowering:
         except ir.Unfusable:
             again = self.reload(value)
             if new:
-                new[0].along = along(again.dims[dim])
+                new[0].along, new[0].within = along(again.dims[dim]), (ir.Part(again.dims[dim], *part),)
             dims = (*again.dims[:dim], new, *again.dims[dim + 1 :])
             return self.tracked(ir.rebuild(again, {ir.leaves(again.dims[dim])[0]: index}, dims))
 

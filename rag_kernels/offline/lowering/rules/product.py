@@ -216,7 +216,10 @@ def attention(lowering: Lowering, node: Node) -> ir.Value:
     masked = given(node, 3, "attn_mask") is not None or given(node, 5, "is_causal", False)
     if masked or given(node, 4, "dropout_p", 0.0):
         raise ir.Unfusable("a mask or dropout")
-    scale = given(node, 6, "scale") or 1.0 / math.sqrt(q.shape[-1])
+    scale = given(node, 6, "scale")
+    if not scale:
+        scale = 1.0 / math.sqrt(q.shape[-1])
+        ir.hold(q.dims[-1:])
     scores = lowering.op(mul, product(lowering, q, transposed(lowering, k)), lowering.scalar(scale, q.dtype))
     weights, dtype = softmax_value(lowering, scores, -1), graph_dtype(lowering, given(node, 2))
     name = lowering.store(weights, dtype=dtype if dtype in HALF else "")

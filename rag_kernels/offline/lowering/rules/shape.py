@@ -6,7 +6,7 @@ reason. Knows nothing of loops' order or of C++.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from rag_kernels.eval.records import Node
@@ -23,8 +23,13 @@ from rag_kernels.offline.lowering.rules.pool import windows_along
 
 
 def reshape(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the value in its new shape; parts of a split dimension are numbers where they are so at all sizes."""
     value, shape = lowering.value(given(node, 0)), node.outputs[0].shape
-    return lowering.view(value, shape)
+    made = lowering.view(value, shape)
+    for group, text in zip(made.dims, lowering.shapes.get(node.name, ()), strict=False):
+        for leaf in ir.leaves(group):
+            leaf.fixed = leaf.fixed or (text.isdigit() and leaf.whole is not None)
+    return made
 
 
 BITS = {
@@ -52,8 +57,7 @@ def view(lowering: Lowering, node: Node) -> ir.Value:
 def held(lowering: Lowering, node: Node) -> ir.Value:
     """Return the value, of which some dimensions have the sizes that they have here and no others."""
     value = lowering.value(given(node, 0))
-    for leaf in ir.leaves(atom for dim in given(node, 1) for atom in value.dims[dim]):
-        leaf.fixed = True
+    ir.hold(value.dims[dim] for dim in given(node, 1))
     return value
 
 
@@ -120,7 +124,8 @@ def slice_value(
 
     ended = ends and start >= 0 and step == 1
     along = longer(length - ir.size_of(before)) if ended else lambda group: None
-    return lowering.reindex(value, dim, form, along, windows=True)
+    part = (start, step) if start >= 0 and not ended else (0, 0)
+    return lowering.reindex(value, dim, form, along, windows=True, part=part)
 
 
 def longer(by: int) -> Callable[[ir.Group], ir.Along]:
@@ -167,9 +172,17 @@ def pieces(lowering: Lowering, value: ir.Value, count: int, dim: int) -> list[ir
     """Return the value in `count` pieces along a dimension, as `torch.chunk` cuts it."""
     size = value.shape[dim]
     step = -(-size // count)
-    if size % count == 0 and count > 1 and lowering.free:
+    return cut(lowering, value, dim, [min(step, size - start) for start in range(0, size, step)])
+
+
+def cut(lowering: Lowering, value: ir.Value, dim: int, sizes: Sequence[int]) -> list[ir.Value]:
+    """Return pieces of these sizes along a dimension: equal ones of any that is so many times as long."""
+    count = len(sizes)
+    if count > 1 and len(set(sizes)) == 1:
         return [piece(lowering, value, dim, i, count) for i in range(count)]
-    return [slice_value(lowering, value, dim, s, min(step, size - s)) for s in range(0, size, step)]
+    if count > 1:
+        ir.hold([value.dims[dim]])
+    return [slice_value(lowering, value, dim, sum(sizes[:i]), size) for i, size in enumerate(sizes)]
 
 
 def piece(lowering: Lowering, value: ir.Value, dim: int, number: int, count: int) -> ir.Value:
@@ -193,6 +206,7 @@ def unbind(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
     """Return the slices along a dimension, without it."""
     value = lowering.value(given(node, 0))
     dim = given(node, 1, "dim", 0) % len(value.dims)
+    ir.hold([value.dims[dim]])  # as many as the graph has names for
     parts = [slice_value(lowering, value, dim, i, 1) for i in range(value.shape[dim])]
     return tuple(lowering.with_dims(p, (*p.dims[:dim], *p.dims[dim + 1 :])) for p in parts)
 
@@ -252,9 +266,7 @@ def shuffled(up: bool) -> Rule:
 
 def split(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
     value, dim = lowering.value(given(node, 0)), given(node, 2, "dim", 0)
-    sizes = [spec.shape[dim] for spec in node.outputs]
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return tuple(slice_value(lowering, value, dim, s, n) for s, n in zip(starts, sizes, strict=True))
+    return tuple(cut(lowering, value, dim, [spec.shape[dim] for spec in node.outputs]))
 
 
 def cat(lowering: Lowering, node: Node) -> ir.Value:

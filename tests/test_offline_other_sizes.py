@@ -1,0 +1,81 @@
+"""What texts do at sizes other than those they were written for: right, or refused in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import generated_kernels as numbers
+from support.kept import kept_workers
+
+from rag_kernels.eval.records import FunctionalProblem, Problem
+from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.offline.compose import write
+from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.cuda.function import CudaParameters
+
+TEXT = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+K = {k}
+G = {g}
+class Model(nn.Module):
+    def __init__(self, k=K, g=G):
+        super().__init__()
+        self.k, self.g = k, g
+    def forward(self, x):
+        {body}
+def get_inputs():
+    return [torch.randn(4, 6, K)]
+def get_init_inputs():
+    return [K, G]
+"""
+SERVED = {
+    "parts of a width": "a, b = x.view(4, 6, 2, 4, self.k // 8).unbind(2); return torch.softmax(a, -1) * b",
+    "halves": "a, b = x.split(self.k // 2, -1); c, d = x.chunk(2, -1); return F.silu(a) * b + c * d",
+    "a sum of half": "return x.view(4, 6, 2, self.k // 2).sum(-1) * x[..., :2]",
+}
+HELD = {
+    "groups": ("return F.group_norm(x, self.g).sigmoid()", 24, 6),
+    "where a slice begins": ("return x[..., self.k // 4 : self.k // 4 + 4] * 2", 48, 2),
+    "heads": (
+        "q, k, v = x.view(4, 6, 3, 2, -1).permute(2, 0, 3, 1, 4); return F.scaled_dot_product_attention(q, k, v)",
+        48,
+        2,
+    ),
+    "made beside the library": (
+        "h = torch.fft.rfft(x).real[..., : self.k // 2].reshape(24, 2, -1); return torch.linalg.cholesky(h @ h.mT + 9)",
+        48,
+        2,
+    ),
+}
+
+
+def form(body: str, k: int, g: int) -> FunctionalProblem:
+    with kept_workers() as workers:
+        return functionalize(Problem("sized", TEXT.format(body=body, k=k, g=g)), workers=workers)
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_dimension_that_follows_the_modules_sizes_does_so_in_the_kernel(name: str, tmp_path: Path) -> None:
+    plan = write(form(SERVED[name], 24, 2), CpuParameters(short=0))
+    assert plan is not None and plan.candidate.tier == "kernel", plan and plan.stopped
+    other = form(SERVED[name], 48, 2)
+    assert numbers.worst_ratio(other, numbers.caller(plan, other, tmp_path)) <= numbers.RATIO
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_numbers_that_follow_sizes_are_compared_with_those_of_the_call(name: str, tmp_path: Path) -> None:
+    body, k, g = HELD[name]
+    plan = write(form(body, 24, 2), CpuParameters(attention=1))
+    assert plan is not None
+    other = form(body, k, g)
+    with pytest.raises((RuntimeError, ValueError), match="this kernel needs"):
+        numbers.worst_ratio(other, numbers.caller(plan, other, tmp_path))
+
+
+def test_halves_begin_where_the_width_says_on_a_gpu_too() -> None:
+    plan = write(form("a, b = x.chunk(2, -1); return F.silu(a) * b", 64, 2), CudaParameters())
+    assert plan is not None and "needs n2 * 2 == n3" in plan.candidate.source
+    assert "_wide<<<" in plan.candidate.source, "and in vectors"
