@@ -257,3 +257,18 @@ def test_a_loop_along_two_inputs_windows_is_checked_against_both() -> None:
         assert written is not None
         found = re.findall(r"needs (n\d+) == \((n\d+) - (\d)\) / (\d) \+ 1", written.candidate.source)
         assert len({loop for loop, *_ in found}) == 1 and sorted(size for *_, size in found) == ["2", "3"], found
+
+
+def test_a_running_sum_by_doubling_computes_what_is_costly_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decay that each round reads where it lies and shifted would be computed twice as often in the next."""
+    rounds = "h, a = h + a * F.pad(h, (s, 0))[:, :64], a * F.pad(a, (s, 0), value=1.0)[:, :64]"
+    body = f"a, h = torch.exp(-x.abs()), y\n        for s in (1, 2, 4, 8, 16, 32): {rounds}\n        return h"
+    case = Case(body, *["torch.randn(3, 64)"] * 2)
+    fp = functional("doubling", case)
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    plan = write(fp, LANGUAGES["cuda"])
+    assert plan is not None
+    assert plan.candidate.source.count("rk_exp") < 40
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) <= numbers.RATIO

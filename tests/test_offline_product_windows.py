@@ -128,6 +128,26 @@ WINDOWS = {
         ),
         CudaParameters(products=2, shape=128128, clusters=2),
     ),
+    "groups": (
+        halved(
+            Case(
+                "return self.c(x).relu()",
+                "torch.randn(2, 48, 6, 7)",
+                "torch.randn(1)",
+                init="self.c = nn.Conv2d(48, 99, 3, padding=1, groups=3)",
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2),
+    ),
+    "groups of tf32": (
+        Case(
+            "return F.conv2d(x, y, padding=(0, 1), groups=5)",
+            "torch.randn(1, 80, 9, 8)",
+            "torch.randn(200, 16, 3, 3)",
+        ),
+        CudaParameters(products=2, tensor=2, shape=128128, clusters=2),
+    ),
 }
 
 

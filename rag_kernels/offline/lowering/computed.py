@@ -85,10 +85,10 @@ def of_two(lowering: Lowering, value: ir.Value, dim: int, place: ir.Value, group
         return None
 
 
-def is_light(value: ir.Value, most: int = FEW_AGAIN) -> bool:
-    """Return whether a value may be computed again wherever it is read: nothing costly, and of `most` expressions."""
+def is_light(value: ir.Value, most: int = FEW_AGAIN, *, costly: int = 0) -> bool:
+    """Return whether a value may be computed again wherever it is read: of `most` expressions, few of them `costly`."""
     inside = [v for v in ir.walk(value) if isinstance(v, ir.Op) and v.operator is not Operator.SAME]
-    return len(inside) <= most and not any(v.operator.traits.costly for v in inside)
+    return len(inside) <= most and sum(v.operator.traits.costly for v in inside) <= costly
 
 
 def for_windows(lowering: Lowering, value: ir.Value, size: int, step: int) -> ir.Value:

@@ -233,5 +233,6 @@ def convolution_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> Wi
     shape, _, turns = wanted
     if found is None:
         return None
-    pieces = (pixels_of(found, turns) or patch_of(found, turns)) if not shape and turns in {0, 3, 4} else None
+    whole = not shape and turns in {0, 3, 4} and not found.contraction.batches
+    pieces = (pixels_of(found, turns) or patch_of(found, turns)) if whole else None
     return pieces or (found if found.channels >= FEWEST else None)

@@ -5,7 +5,8 @@ left factor are filters. Goes out: the kernel and its launch, as in `gemm_wgmma.
 filters, columns are pixels of all images, and a step of the depth is one place of the window and a block of channels.
 Both factors are copied so that channels lie side by side; what the window reads outside of an image arrives as zeros.
 Few channels take shorter lines in shared memory, of several places of the window in one step. A transposed convolution
-with a stride is computed phase by phase, each a convolution of its own over the same copies.
+with a stride is computed phase by phase, each a convolution of its own over the same copies. Groups of channels with
+filters of their own are products of their own: each begins at its first channel and its first filter.
 """
 
 from __future__ import annotations
@@ -66,11 +67,12 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A tensor that is read through a window: images, channels, and axes, outermost first."""
+    """A tensor that is read through a window: images, channels of a group and of all, and axes, outermost first."""
 
     load: ir.Load
     images: str
     channels: str
+    every: str
     axes: tuple[Axis, ...]
 
     @property
@@ -197,7 +199,7 @@ def filled(phase: Phase) -> Phase:
 def window_read(c: Contraction, side: Side) -> _Found | None:
     """Return the factor as a tensor read through a window, or None if it is none."""
     load = strip(side.value)
-    if c.batches or c.second or not isinstance(load, ir.Load) or len(load.stored) not in (3, 4, 5):
+    if c.second or (c.batches and c.phases) or not isinstance(load, ir.Load) or len(load.stored) not in (3, 4, 5):
         return None
     forms, over = places_of(load.index)
     lanes = [leaf for loop in side.lanes for leaf in loop.leaves]
@@ -205,11 +207,13 @@ def window_read(c: Contraction, side: Side) -> _Found | None:
     if len(forms) != len(load.index) or set(over[:2]) - {1}:
         return None
     image, channel = (terms_of(form) for form in forms[:2])
-    pixels, channels = (tuple(leaf for group in found for leaf in group) for found in (image, channel))
+    pixels, every = (tuple(leaf for group in found for leaf in group) for found in (image, channel))
+    groups = tuple(leaf for loop in c.batches for leaf in loop.leaves)
+    channels = every[len(groups) :]
     plain = all(f.offset == 0 and set(terms_of(f).values()) <= {1} for f in forms[:2])
-    if not plain or not set(pixels) <= set(lanes) or not set(channels) <= depth:
+    if not plain or not set(pixels) <= set(lanes) or every[: len(groups)] != groups or not set(channels) <= depth:
         return None
-    if ir.size_of(pixels) != ir.size_of(load.stored[0]) or ir.size_of(channels) != ir.size_of(load.stored[1]):
+    if ir.size_of(pixels) != ir.size_of(load.stored[0]) or ir.size_of(every) != ir.size_of(load.stored[1]):
         return None
     axes: list[Axis] = []
     taps: list[ir.Atom] = []
@@ -239,7 +243,8 @@ def window_read(c: Contraction, side: Side) -> _Found | None:
     if list(pixels) != lanes or len(channels) + len(taps) != len(depth):
         return None
     names = c.nest.names
-    window = Window(load, names.product(load.stored[0]), names.product(load.stored[1]), tuple(axes))
+    images, all_ = names.product(load.stored[0]), names.product(load.stored[1])
+    window = Window(load, images, names.product(channels) if groups else all_, all_, tuple(axes))
     return _Found(window, channels, tuple(taps))
 
 
@@ -250,13 +255,14 @@ def filters_read(c: Contraction, side: Side, found: _Found) -> _Found | None:
         return None
     access, names = c.nest.accesses[load], c.nest.names
     each = [[Loop((leaf,), "", "", leaf.size) for leaf in group] for group in (found.channels, found.taps)]
-    row, channel = common_step(access, side.lanes, names), common_step(access, each[0], names)
+    rows = [*c.batches, *side.lanes]
+    row, channel = common_step(access, rows, names), common_step(access, each[0], names)
     one: Poly = {(): 1}
     tap = common_step(access, each[1], names) if each[1] else one
     if not row or not channel or not tap:
         return None
     found.steps = (row, tap, channel)
-    sizes = (found.window.channels, str(found.window.whole), c.extents(side.lanes))
+    sizes = (found.window.channels, str(found.window.whole), c.extents(rows))
     found.filters = Matrix(load, access.constant, sizes, (channel, tap, row), ("term", "tap", "lane"))
     return found
 
@@ -376,7 +382,10 @@ class WindowKernel(WgmmaKernel):
         for n, axis in reversed(list(enumerate(self.window.axes))):
             lines.append(f"const int from_{n} = {rest} % ({axis.places}) * {axis.every} + {axis.first};")
             rest = f"({rest} / ({axis.places}))"
-        return [*lines, f"const int image = {rest};"]
+        lines.append(f"const int image = {rest};")
+        if self.contraction.batches:
+            lines.append(f"const int of_group = z * {self.window.channels}, filter0 = z * rows + row0;")
+        return lines
 
     def loads(self) -> list[str]:
         """Return the statements that fill a stage, line by line of a pixel."""
@@ -388,10 +397,12 @@ class WindowKernel(WgmmaKernel):
             out += [f"const int tap{n} = {place} % {taps}, channel{n} = {place} / {taps} * {self.block};"]
             offsets, tap = self.places_of_tap(f"tap{n}")
             froms = [f"from_{k}" for k in reversed(range(len(self.window.axes)))]
-            places = ", ".join([f"channel{n}", *froms, "image", *offsets])
+            grouped = bool(self.contraction.batches)
+            channel, row = (f"of_group + channel{n}", "filter0") if grouped else (f"channel{n}", "row0")
+            places = ", ".join([channel, *froms, "image", *offsets])
             left = f"left + {n * s.rows * self.line}"
             right = f"right + {n * s.columns * self.line}" + (f" + rank * {share * self.line}" if all_ else "")
-            out.append(f"rk::tma_load(&left_map, {left}, bar, channel{n}, {tap}, row0);")
+            out.append(f"rk::tma_load(&left_map, {left}, bar, channel{n}, {tap}, {row});")
             several, mask = ("_all", f"{(1 << s.cluster) - 1}, ") if all_ else ("", "")
             out.append(f"rk::tma_load_window{several}(&right_map, {right}, bar, {mask}{places});")
         return out
@@ -430,12 +441,12 @@ class WindowKernel(WgmmaKernel):
                 f"{{{self.block}, 1, {lanes}}}{line}{self.rounded()});",
             ]
         inner = w.axes[::-1]
-        sizes = ", ".join(f"int64_t({t})" for t in (w.channels, *(axis.size for axis in inner), w.images))
+        sizes = ", ".join(f"int64_t({t})" for t in (w.every, *(axis.size for axis in inner), w.images))
         lower = ", ".join(str(axis.first) for axis in inner)
         upper = ", ".join(f"int64_t({a.places} - 1) * {a.every} + {a.first} - int64_t({a.size} - 1)" for a in inner)
         every = ", ".join(str(axis.every) for axis in inner)
         return [
-            f"const auto right_factor = tma_channels({pointers[w.load.buffer]}, {w.images}, int({w.channels}), "
+            f"const auto right_factor = tma_channels({pointers[w.load.buffer]}, {w.images}, int({w.every}), "
             f"int({w.places}), stream);",
             f"const CUtensorMap right_map = rk::tma_window_map<{len(inner) + 2}>(right_factor.copy, {{{sizes}}}, "
             f"{{{lower}}}, {{{upper}}}, {{{every}}}, {self.block}, {lanes}{self.rounded()});",
@@ -467,8 +478,10 @@ def window_kernel(kernel: TensorKernel, wanted: tuple[int, int, int], fewest: in
         return None
     channels, often = ir.size_of(found.channels), math.prod(phase.stride for phase in phases)
     line = line_for(channels, itemsize)
+    if c.batches and channels * itemsize % line:
+        return None  # a line would have channels of the next group
     depth = window.whole * -(-channels * itemsize // line) * line // (2 * often)  # as of sixteen bits, on the average
-    product = Product(c.count(c.rows), c.count(c.columns), 1, depth)
+    product = Product(c.count(c.rows), c.count(c.columns), c.count(c.batches), depth)
     pixels = Matrix(window.load, {}, (), (), ("term", "lane"))
     merged = with_merged_columns(c)
     return WindowKernel(

@@ -7,12 +7,13 @@ reason. Each says at which computed place an element of the result is read (`com
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from rag_kernels.eval.records import Node
-from rag_kernels.eval.traits.aten import base_name
-from rag_kernels.offline.graph.nodes import given
+from rag_kernels.eval.traits.aten import base_name, operator
+from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.expressions import (
     Expr,
@@ -34,11 +35,13 @@ from rag_kernels.offline.ir.expressions import (
 from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import out_dtype
-from rag_kernels.offline.lowering.computed import apart, at, iota, length, loop
+from rag_kernels.offline.lowering.computed import apart, at, iota, is_light, length, loop
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules.norm import LOWEST
 from rag_kernels.offline.lowering.rules.order import sorted_place
 from rag_kernels.offline.lowering.rules.shape import cat, slice_value
+
+COSTLY_AGAIN = 2  # costly operators of a value that is moved and read where it lies, too, without a buffer of its own
 
 # Padding and rolling ------------------------------------------------------------------------------------------------
 
@@ -67,6 +70,8 @@ def pad(lowering: Lowering, node: Node) -> ir.Value:
     if base_name(node.op) == "constant_pad_nd":
         mode, number = "constant", given(node, 2, "value", 0)
     filling = lowering.scalar(number or 0, value.dtype)
+    if is_costly_twice(lowering, node, value):
+        value = lowering.reload(value)
     for i, (left, right) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
         dim = len(value.dims) - 1 - i
         value = bordered(lowering, value, dim, (left, right), mode, filling)
@@ -94,6 +99,21 @@ def cat_or_bordered(lowering: Lowering, node: Node) -> ir.Value:
     filling = lowering.scalar(next(number for number in numbers if number is not None), dtype)
     widths = sum(sizes[:place]), sum(sizes[place + 1 :])
     return bordered(lowering, lowering.cast(values[place], dtype), dim, widths, "constant", filling)
+
+
+def is_costly_twice(lowering: Lowering, node: Node, value: ir.Value) -> bool:
+    """Return whether what a node moves takes much to compute, and other nodes read it where it lies.
+
+    A running sum by doubling would compute it twice as often in each round.
+    """
+    if is_light(value, lowering.again, costly=COSTLY_AGAIN):
+        return False
+    made = {one.name: one for one in lowering.fp.nodes}
+    readers = Counter(name for one in lowering.fp.nodes for name in refs(one.args))
+    name = given(node, 0).name
+    while readers[name] == 1 and name in made and operator(made[name].op).view:
+        name = made[name].args[0].name
+    return readers[name] > 1
 
 
 def bordered(
