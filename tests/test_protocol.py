@@ -280,7 +280,7 @@ def test_a_reply_is_read_as_what_was_asked_for(reply: CandidateReply) -> None:
 
 def test_openings_come_as_they_were_sent() -> None:
     code = CandidateCode("kernel", "source", "/a.so", "")
-    opening = OpenCandidate("cpu", 2, code)
+    opening = OpenCandidate("cpu", 2, code, True)
     assert candidate_opening(json.loads(json.dumps(numbered(opening, 0)))) == opening
     call = ModuleCall("cpu", code, TOLD, (GivenTensor(ROWS, "AAAA"),))
     assert module_call(codec.dumps(call)) == call

@@ -261,3 +261,14 @@ def test_what_tvm_ffi_imports_beside_cuda_is_there_before_a_worker_is_locked_dow
         [sys.executable, "-c", code], pass_fds=[theirs.fileno()], capture_output=True, text=True, check=False
     )
     assert done.stdout.split() == [str(installed), "True"], done.stderr
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_a_candidates_library_calls_may_take_what_the_modules_may(workers: Workers, tf32: bool) -> None:
+    """Else its convolutions would be timed in fp32 beside a module's in TF32."""
+    source = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return x @ x\n"
+    code = "import torch\nfrom rag_kernels.eval.children.candidate.worker import Loaded\n"
+    code += "from rag_kernels.eval.messages.to_candidate import CandidateCode, OpenCandidate\n"
+    code += f"Loaded(OpenCandidate('cpu', 1, CandidateCode('module', {source!r}, '', ''), {tf32}))\n"
+    code += "found = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32\n"
+    workers.call("builtins:exec", f"{code}assert found == ({tf32}, {tf32}), found", deadline_s=60)

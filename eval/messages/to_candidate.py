@@ -27,11 +27,12 @@ class CandidateCode:
 
 @dataclass(frozen=True, slots=True)
 class OpenCandidate:
-    """Load the candidate: `Done`."""
+    """Load the candidate: `Done`. `tf32`: library calls may take it for products of fp32, as the module's may."""
 
     device: Backend
     threads: int
     code: CandidateCode
+    tf32: bool
 
 
 @dataclass(frozen=True, slots=True)

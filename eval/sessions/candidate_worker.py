@@ -62,7 +62,8 @@ class CandidateWorker:
                 library=str(library.path) if library else "",
                 cubin=str(library.cubin or "") if library else "",
             )
-            message = OpenCandidate(session.device.backend, threads(), code)
+            tf32 = session.baseline_precision == "tf32"
+            message = OpenCandidate(session.device.backend, threads(), code, tf32)
             if session.on_gpu and not self.is_module:  # modules are loaded in threads, and turns belong to one
                 with session.device_lock.away():
                     self._wait_until_ready()

@@ -164,8 +164,7 @@ class Loaded:
         self.device = torch.device(message.device)
         self.on_cpu = self.device.type == "cpu"
         torch.set_num_threads(message.threads)
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = message.tf32
         self.flags = switches()
         self.settings = team_settings()
         self.in_order = self.waited = True
