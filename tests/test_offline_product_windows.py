@@ -360,3 +360,13 @@ def test_divisions_behind_tf32_sums_call_nothing() -> None:
     case = Case("return F.silu(self.l(x))", "torch.randn(128, 64)", "torch.randn(1)", init="self.l = nn.Linear(64, 64)")
     texts = [drafted("silu", case, CudaParameters(products=2, tensor=tensor))[1].candidate.source for tensor in (1, 2)]
     assert ["rk_divide_near(" in text for text in texts] == [False, True]
+
+
+def test_a_factor_that_goes_by_places_knows_where_it_is(tmp_path: Path) -> None:
+    """An identity is subtracted from each matrix of a row: a table of addresses would not say which element it is."""
+    case = Case(
+        "return (x[:, 1:] - torch.eye(3)).reshape(40, -1) @ y", "torch.randn(40, 8, 3, 3)", "torch.randn(63, 130)"
+    )
+    parameters = CudaParameters(products=2)
+    fp, plan = drafted("identity", case, parameters, regions=1)
+    assert ratio(plan, fp, tmp_path) < numbers.RATIO

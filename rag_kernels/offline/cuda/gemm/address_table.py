@@ -25,10 +25,15 @@ LANE, NEVER = 30, 31  # bits: the lane exists; no lane has it
 
 
 def can_step(kernel: Kernel, side: Side) -> bool:
-    """Return whether a side's addresses are a base of the lane plus a step of the term, and its guards fit the bits."""
+    """Return whether a side's addresses are a base of the lane plus a step of the term, and its guards fit the bits.
+
+    What it computes may not go by places (an identity that is subtracted): the table has addresses alone.
+    """
     c = kernel.contraction
     several = len(c.depth) > 1 or bool(side.guards)
     if kernel.kind != "int" or not several or len(side.loads) != 1:
+        return False
+    if any(isinstance(v, ir.Index) for v in ir.walk(side.value, enter=lambda v: not isinstance(v, ir.Load))):
         return False
     access = c.nest.accesses[side.loads[0]]
     exact = all(divided(v, c.phases) for v, _ in access.values)
