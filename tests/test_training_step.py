@@ -167,6 +167,22 @@ def test_places_of_what_a_reduction_chose_are_saved_though_the_forward_returns_n
     assert half.forward.results[1:] == half.saved
 
 
+def test_what_is_multiplied_by_weights_is_saved_and_not_what_it_is_made_of() -> None:
+    """It is stored for the product anyway; attention's weights, which no parameter meets, are not."""
+    text = "import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n"
+    text += "    def __init__(self):\n        super().__init__()\n"
+    text += "        self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 4)\n"
+    text += "    def forward(self, x):\n        y = self.b(torch.relu(self.a(x)))\n"
+    text += "        return torch.exp(y @ y.t()) @ y\n"
+    text += "def get_inputs(): return [torch.randn(5, 8)]\ndef get_init_inputs(): return []\n"
+    with kept_workers() as workers:
+        step = functionalize(training_step(Problem("layers", text)), workers=workers)
+    half = halves(step, DEAR)
+    saved = {base_name(node.op) for node in half.forward.nodes if node.name in half.saved}
+    assert "relu" in saved and "exp" not in saved, saved
+    assert len([node for node in half.forward.nodes if base_name(node.op) == "addmm" and node.name in half.saved]) == 1
+
+
 def test_a_loss_by_classes_saves_what_its_rows_come_to() -> None:
     """And not a tensor as large as its input; classes that are left out, numbers far from zero, and a few rows."""
     text = "import torch\nimport torch.nn.functional as F\nclass Model(torch.nn.Module):\n"

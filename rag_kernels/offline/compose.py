@@ -51,6 +51,7 @@ from rag_kernels.offline.fusion.tiles.pixel_sums import with_pixel_sums
 from rag_kernels.offline.fusion.tiles.product_statistics import with_grouped_columns
 from rag_kernels.offline.graph.cells import with_cells_written_out
 from rag_kernels.offline.graph.complex_parts import with_parts_of_complex
+from rag_kernels.offline.graph.convolution_gradients import with_convolution_gradients
 from rag_kernels.offline.graph.decompositions import with_decompositions
 from rag_kernels.offline.graph.gates import with_gates_apart
 from rag_kernels.offline.graph.row_statistics import with_row_statistics
@@ -117,6 +118,7 @@ def write(
 
 def spelled_out(fp: FunctionalProblem, products: int, backend: Backend) -> FunctionalProblem:
     """Return the problem in operators that rules know, as far as there are such."""
+    fp = with_convolution_gradients(fp) if products == 2 and backend == "cuda" else fp
     fp = with_parts_of_complex(with_cells_written_out(fp), ours_of_complex(products, backend))
     return with_decompositions(fp, RULES.keys() | product_rules(2, backend).keys())
 
@@ -202,7 +204,10 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     short = min(parameters.short, WRITTEN_OUT)
     recurs = backend == "cuda"
     lanes = MANY_LANES if isinstance(parameters, CudaParameters) and parameters.tensor else 0
-    begin = partial(Lowering, fp, free=parameters.free_sizes, short=short, again=again, recurs=recurs, lanes=lanes)
+    fed = isinstance(parameters, CudaParameters) and parameters.tensor == 2
+    begin = partial(
+        Lowering, fp, free=parameters.free_sizes, short=short, again=again, recurs=recurs, lanes=lanes, fed=fed
+    )
     if parameters.attention:
         apart = lambda names: begin(apart=names)  # noqa: E731
         lowered = lowered_with_attention(fp, apart, rules, chained=backend == "cuda")

@@ -2,7 +2,8 @@
 
 Comes in: the problem of a step, and how much to save. Goes out: two problems, whose kernels make one candidate. A
 value of the forward that the backward needs is either saved, or computed again from what is; that is decided node by
-node, from the gradients' side: views and pointwise values are computed again, products and reductions are saved.
+node, from the gradients' side: views and pointwise values are computed again, products and reductions are saved. So is
+what the forward multiplies by weights: it is stored for that anyway, and the gradient of these weights reads it.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ def halves(fp: FunctionalProblem, saving: int) -> Halves:
     own |= {node.name for node in fp.nodes if node.op == "getitem" and own & set(refs_of(node))}
     own |= _totals(own, fp.nodes)
     behind = _behind({a.name for a in grads}, fp.nodes)
+    factors = _factors(own, by_name, fp)
     specs = specs_of(fp)
 
     def is_saved(name: str) -> bool:
         node = by_name[name]
         if name not in own or name in behind or name not in specs or saving == NOTHING:
             return False
-        return not _is_view(node) if saving == EVERYTHING else _is_dear(node, by_name, fp)
+        return not _is_view(node) if saving == EVERYTHING else name in factors or _is_dear(node, by_name, fp)
 
     saved, again = _saved(gradients, by_name, is_saved)
     kept = tuple(TensorArgument(name, "input", specs[name], "") for name in saved)
@@ -104,6 +106,23 @@ def _behind(grads: set[str], nodes: tuple[Node, ...]) -> set[str]:
         if found & set(refs_of(node)):
             found.add(node.name)
     return found - grads
+
+
+def _factors(own: set[str], by_name: dict[str, Node], fp: FunctionalProblem) -> set[str]:
+    """Return what products of the forward take beside weights, below views of it."""
+    inputs = {a.name for a in fp.tensors if a.role == "input"}
+    moving, found = _behind(inputs, fp.nodes) | inputs, set[str]()
+    for node in fp.nodes:
+        if node.name not in own or operator(base_name(node.op)).cost != "product":
+            continue
+        taken = [name for name in refs_of(node) if name in moving]
+        if len(taken) != 1:
+            continue
+        (name,) = taken
+        while name in by_name and _is_view(by_name[name]) and (below := refs_of(by_name[name])):
+            name = below[0]
+        found.add(name)
+    return found
 
 
 def _is_view(node: Node) -> bool:

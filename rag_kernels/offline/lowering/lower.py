@@ -79,6 +79,7 @@ class Lowering:
     moved: frozenset[str] = frozenset()  # nodes with places that are others at other sizes, and with lengths:
     grown: frozenset[str] = frozenset()
     lanes: int = 0  # of a product's other factor, from which one that combines tensors is stored; 0: never
+    fed: bool = False  # whether the copy engine brings factors of fp32, so that any that is computed is stored there
 
     def run(self, rules: dict[str, Rule]) -> Lowered:
         """Return the problem's steps; operators without a rule stay with the library.

@@ -28,10 +28,11 @@ FEW_LANES = 64  # rows of a block of products, so that weights are dequantised o
 
 def operand(lowering: Lowering, value: ir.Value, lanes: int = 0) -> ir.Value:
     """Return a factor, stored first if it costs more than a few operations, or combines tensors and the other factor
-    has many lanes: it is read many times, and the copy engine reads what lies in memory alone.
+    has many lanes: it is read many times. The copy engine reads what lies in memory alone.
     """
-    many = bool(lowering.lanes) and lanes >= lowering.lanes and combines(value)
-    if many or not is_cheap(value, loads=FEW_LOADS) or is_column(value):
+    many = bool(lowering.lanes) and lanes >= lowering.lanes
+    computed = not isinstance(strip(value), ir.Load) and lowering.fed and is_laid(value)
+    if (many and (computed or combines(value))) or not is_cheap(value, loads=FEW_LOADS) or is_column(value):
         return lowering.reload_laid(value)
     if value.dtype not in SUMMED:
         raise ir.Unfusable(f"a product of {value.dtype}")
@@ -40,9 +41,13 @@ def operand(lowering: Lowering, value: ir.Value, lanes: int = 0) -> ir.Value:
 
 def combines(value: ir.Value) -> bool:
     """Return whether a value is of several tensors' elements, another for each place that it is laid out along."""
-    laid = {leaf for group in value.dims for leaf in ir.leaves(group)}
     loads = [v for v in ir.walk(value, enter=lambda v: not isinstance(v, ir.Load)) if isinstance(v, ir.Load)]
-    return len(loads) > 1 and laid <= ir.tree_atoms(value)
+    return len(loads) > 1 and is_laid(value)
+
+
+def is_laid(value: ir.Value) -> bool:
+    """Return whether a value is another one for each place that it is laid out along."""
+    return {leaf for group in value.dims for leaf in ir.leaves(group)} <= ir.tree_atoms(value)
 
 
 def is_column(value: ir.Value) -> bool:
