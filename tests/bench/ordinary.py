@@ -17,6 +17,7 @@ import argparse
 import ast
 import itertools
 import json
+import re
 import statistics
 import sys
 import time
@@ -110,7 +111,7 @@ def left(row: Row) -> list[str]:
 
 def kind_of(file: Path) -> tuple[str, bool]:
     """Return which precision a problem's docstring names, and whether it is trained."""
-    told = ast.get_docstring(ast.parse(file.read_text())) or ""
+    told = re.findall(r"\w+", ast.get_docstring(ast.parse(file.read_text())) or "")
     return "tf32" if "TF32" in told else "strict", "trained" in told
 
 
