@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec, Value
 from rag_kernels.eval.traits.aten import base_name
@@ -33,7 +34,8 @@ def with_convolution_gradients(fp: FunctionalProblem) -> FunctionalProblem:
             nodes, parts[node.name] = found
             made += nodes
             continue
-        source, place = (node.args[0], node.args[1]) if node.op == "getitem" else (None, None)
+        given: Sequence[Any] = node.args
+        source, place = given if node.op == "getitem" else (None, 0)
         part = parts[source.name][place] if isinstance(source, Ref) and source.name in parts else None
         made.append(Node(node.name, SAME, (part,), (), node.outputs) if part else node)
     return live(fp, made) if parts else fp
@@ -49,8 +51,8 @@ class _Parts:
 
     def results(self) -> tuple[list[Node], list[Ref | None]] | None:
         """Return the nodes, and the gradients of the input, the weight and the bias that are wanted, or None."""
-        grad, x, weight, _, stride, padding, dilation, transposed, _, groups, mask = self.node.args
-        assert isinstance(grad, Ref) and isinstance(x, Ref) and isinstance(weight, Ref)
+        every: Sequence[Any] = self.node.args
+        grad, x, weight, _, stride, padding, dilation, transposed, _, groups, mask = every
         shape, of_weight = (self.specs[one.name].shape for one in (x, weight))
         rank, places = len(shape) - 2, prod(of_weight[2:])
         reach = [d * (k - 1) for d, k in zip(dilation, of_weight[2:], strict=True)]

@@ -207,13 +207,13 @@ def window_read(c: Contraction, side: Side) -> _Found | None:
     if len(forms) != len(load.index) or set(over[:2]) - {1}:
         return None
     image, channel = (terms_of(form) for form in forms[:2])
-    pixels, every = (tuple(leaf for group in found for leaf in group) for found in (image, channel))
+    pixels, of_all = (tuple(leaf for group in found for leaf in group) for found in (image, channel))
     groups = tuple(leaf for loop in c.batches for leaf in loop.leaves)
-    channels = every[len(groups) :]
+    channels = of_all[len(groups) :]
     plain = all(f.offset == 0 and set(terms_of(f).values()) <= {1} for f in forms[:2])
-    if not plain or not set(pixels) <= set(lanes) or every[: len(groups)] != groups or not set(channels) <= depth:
+    if not plain or not set(pixels) <= set(lanes) or of_all[: len(groups)] != groups or not set(channels) <= depth:
         return None
-    if ir.size_of(pixels) != ir.size_of(load.stored[0]) or ir.size_of(every) != ir.size_of(load.stored[1]):
+    if ir.size_of(pixels) != ir.size_of(load.stored[0]) or ir.size_of(of_all) != ir.size_of(load.stored[1]):
         return None
     axes: list[Axis] = []
     taps: list[ir.Atom] = []

@@ -110,9 +110,9 @@ def is_costly_twice(lowering: Lowering, node: Node, value: ir.Value) -> bool:
         return False
     made = {one.name: one for one in lowering.fp.nodes}
     readers = Counter(name for one in lowering.fp.nodes for name in refs(one.args))
-    name = given(node, 0).name
+    name: str = given(node, 0).name
     while readers[name] == 1 and name in made and operator(made[name].op).view:
-        name = made[name].args[0].name
+        name = given(made[name], 0).name
     return readers[name] > 1
 
 
