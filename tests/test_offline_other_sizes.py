@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
 from support.kept import kept_workers
 
@@ -79,3 +80,57 @@ def test_halves_begin_where_the_width_says_on_a_gpu_too() -> None:
     plan = write(form("a, b = x.chunk(2, -1); return F.silu(a) * b", 64, 2), CudaParameters())
     assert plan is not None and "needs n2 * 2 == n3" in plan.candidate.source
     assert "_wide<<<" in plan.candidate.source, "and in vectors"
+
+
+IMAGES = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.{conv}
+    def forward(self, x):
+        {body}
+def get_inputs():
+    return [torch.randn({shape})]
+def get_init_inputs():
+    return []
+"""
+IMAGE_CASES = {
+    "group norm behind a convolution": (
+        "Conv2d({c}, {f}, 3, padding=1)",
+        "return F.group_norm(F.hardswish(self.conv(x)), 4).mean((2, 3))",
+    ),
+    "pools of a softmax": (
+        "Conv2d({c}, {f}, 3)",
+        "return F.max_pool2d(F.max_pool2d(torch.softmax(self.conv(x), 1), 2), 2)",
+    ),
+    "a pool behind a transposed convolution": (
+        "ConvTranspose2d({c}, {f}, 3, stride=2, padding=1, output_padding=1)",
+        "return F.max_pool2d(self.conv(x), 2).clamp(-1, 1).mean((2, 3), keepdim=True).tanh()",
+    ),
+}
+
+
+def images(name: str, batch: int, channels: int, filters: int, height: int) -> FunctionalProblem:
+    conv, body = IMAGE_CASES[name]
+    conv = conv.format(c=channels, f=filters)
+    text = IMAGES.format(conv=conv, body=body, shape=f"{batch}, {channels}, {height}, 10")
+    with kept_workers() as workers:
+        return functionalize(Problem("images", text), workers=workers)
+
+
+@pytest.mark.parametrize("name", IMAGE_CASES)
+def test_on_a_gpu_convolutions_serve_other_batches_and_channels_and_name_other_images(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    plan = write(images(name, 2, 8, 16, 12), CudaParameters(products=2))
+    assert plan is not None and plan.candidate.tier == "kernel", plan and plan.stopped
+    filters = 24 if "transposed" in name else 16  # few that are added up are a number
+    other = images(name, 5, 12, filters, 12)
+    assert numbers.worst_ratio(other, numbers.caller(plan, other, tmp_path)) <= numbers.RATIO
+    taller = images(name, 2, 8, 16, 20)
+    with pytest.raises((RuntimeError, ValueError), match="this kernel needs"):
+        numbers.worst_ratio(taller, numbers.caller(plan, taller, tmp_path))

@@ -6,7 +6,7 @@ size declarations read from tensors, checks that other shapes satisfy the same e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite, prod
@@ -246,11 +246,12 @@ class Sizes:
             self.declare(unknown[0], str(unknown[0].size))
         tied = {leaf for _, group in external for leaf in ir.leaves(group)}
         rest = [leaf for left, right in internal for leaf in (*ir.leaves(left), *ir.leaves(right))]
-        numeric = self.numeric(internal)
-        loose = [leaf for leaf in rest if leaf not in self.known | tied and not leaf.fixed]
-        told = {leaf for leaf in loose for _, p in ir.slices(leaf) if numeric >= {*ir.leaves(p.group)} and not p.grows}
-        if len(told) < len({*loose}):
-            # A loop that no tensor tells the size of (windows or a slice that are summed): right at these sizes only.
+        numeric = self.following((a for a in self.known if self.names[a] in self.constants), internal, along=False)
+        loose = {leaf for leaf in rest if leaf not in self.known | tied and not leaf.fixed}
+        loose -= self.following(self.known, internal, along=True)
+        loose -= {a for a in loose for _, p in ir.slices(a) if numeric >= {*ir.leaves(p.group)} and not p.grows}
+        if loose:
+            # A loop that nothing tells the size of (windows or a slice that are summed): right at these sizes only.
             self.checks += [f"{text} == {ir.size_of(group)}" for text, group in dict.fromkeys(external)]
         for leaf in rest:
             self.declare(leaf, str(leaf.size))
@@ -307,9 +308,14 @@ class Sizes:
                         progress = True
         return pending
 
-    def numeric(self, internal: list[tuple[ir.Group, ir.Group]]) -> set[ir.Atom]:
-        """Return the loops whose sizes are numbers, by the text or by a check that they are those of such loops."""
-        found, before = {leaf for leaf in self.known if self.names[leaf] in self.constants}, -1
+    def following(
+        self, told: Iterable[ir.Atom], internal: list[tuple[ir.Group, ir.Group]], *, along: bool
+    ) -> set[ir.Atom]:
+        """Return the loops whose sizes follow from told ones: they read a buffer or, if so, run `along` others.
+
+        What is a number of the text for want of a tensor that tells it has a check that it is what follows.
+        """
+        found, before = {*told}, -1
         while len(found) > before:
             before = len(found)
             for left, right in internal:
@@ -317,6 +323,8 @@ class Sizes:
                     rest = [leaf for leaf in ir.leaves(mine) if leaf not in found]
                     if len(rest) == 1 and found.issuperset(ir.leaves(other)):
                         found.add(rest[0])
+                    elif along:
+                        found.update(leaf for leaf in rest if leaf.along and found.issuperset(leaf.along.leaves()))
         return found
 
     def parted_alike(self, internal: list[tuple[ir.Group, ir.Group]]) -> bool:

@@ -120,6 +120,9 @@ def windowed(
             o[0].along = windows_along(
                 source.stored[2 + i], shape[2 + i], (kernel[i] - 1) * dilation + 1, stride, around[i]
             )
+        if o and not plain and transpose:
+            each = source.stored[2 + i]
+            o[0].along = ir.Along((each,) * stride, shape[2 + i] - stride * ir.size_of(each))
         lowering.loops.unify(k, weight.dims[3 + i])
         place, guard = position(o, k, source.stored[2 + i], (stride, pad, dilation), transpose)
         out.append(o)
