@@ -256,7 +256,7 @@ CASES = {
         Case("return F.gelu(x) * y + x[:, :1], F.silu(x)", "torch.randn(9, 64)", "torch.randn(64)"),
     ),
     "residual and norm": (
-        "add_v.x[u]",
+        "add_arg_v.x[u]",
         Case(
             "s = x + y; return s, s * torch.rsqrt(s.float().square().mean(-1, True) + 1e-6).to(s.dtype)",
             "torch.randn(7, 96)",

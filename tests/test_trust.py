@@ -39,7 +39,7 @@ def get_init_inputs():
     return []
 """
 SUMS = PROBLEM.replace("torch.softmax(x, -1)", "(x * 2 + 1).sum(-1)")
-REFUSES = 'RK_CHECK(n == 128 || n == 1024, "128 or 1024 columns");'
+REFUSES = f'RK_CHECK(n == 128 || (n == {COLUMNS} && rows == {ROWS}), "128 columns, or one size");'
 ONE_SIZE = f'RK_CHECK(n == {COLUMNS} && rows == {ROWS}, "one size");'
 MODULE = """
 import torch, torch.nn as nn
