@@ -22,7 +22,7 @@ HEADERS = [TESTS / "cuda_emulation.h", RAG_KERNEL, TESTS / "hopper_emulation.h",
 # <cmath> the special functions, and what <atomic> waits with in C++20. No text has either.
 UNUSED = "-D_GLIBCXX_BITS_SPECFUN_H -D_GLIBCXX_ATOMIC_WAIT_H"
 FLAGS = (
-    f"-Og -fno-strict-aliasing -fPIC -std=c++20 -pthread {UNUSED} -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
+    f"-O0 -fno-strict-aliasing -fPIC -std=c++20 -pthread {UNUSED} -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
 )
 
 # Gold, where it is there, links in half the time.
@@ -58,7 +58,7 @@ def build_emulated(source: str, folder: Path) -> Any:
     common += "using __nv_bfloat16 = rk::bf16;\nusing __half = rk::f16;\n"
     texts = [header.read_text() for header in HEADERS]
     made = made_once("emulated.h", common, "emulated.h.gch", f"{FLAGS} -x c++-header", toolchain(), folder, *texts)
-    once = f"{FLAGS.replace('-Og', '-O2')} -I{TESTS} -c"
+    once = f"{FLAGS.replace('-O0', '-O2')} -I{TESTS} -c"
     parts = [made_once(of.name, of.read_text(), "part.o", once, toolchain(), folder, *texts) / "part.o" for of in ONCE]
     command = ["g++", *FLAGS.split(), "-include", f"{made}/emulated.h", "-shared", f"{text}", *map(str, parts)]
     done = subprocess.run([*command, "-o", str(library), *LINKED], capture_output=True, text=True)

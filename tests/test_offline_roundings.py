@@ -155,7 +155,7 @@ def test_what_is_compared_is_rounded_where_a_compiler_fuses_products_and_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As nvcc does, and g++ without `-ffp-contract=off`."""
-    monkeypatch.setattr(emulated_cuda, "FLAGS", emulated_cuda.FLAGS.replace("-Og", "-O2 -mfma -ffp-contract=fast"))
+    monkeypatch.setattr(emulated_cuda, "FLAGS", emulated_cuda.FLAGS.replace("-O0", "-O2 -mfma -ffp-contract=fast"))
     fp = functionalize_here({"problem": Problem("compared", COMPARED), "threads": 2})
     assert isinstance(fp, FunctionalProblem)
     plan = write(fp, replace(numbers.SMALL, products=2))
