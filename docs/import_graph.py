@@ -31,24 +31,14 @@ ORDERS = {
         "agents cli"
     ).split(),
     "rag_kernels/offline": "graph ir lowering fusion codegen cpp cuda root".split(),
-    "rag_kernels/offline/cuda": "texts root gemm elements top".split(),
+    "rag_kernels/offline/cuda": "texts root gemm elements attention scans places top".split(),
 }
 TOP = {
     "eval": ("judge.py",),
     "rag_kernels": ("__init__.py", "api.py", "best.py", "compiled.py", "doctor.py", "scripted.py", "wiring.py"),
     "ingest": (),
     "rag_kernels/offline": (),
-    "rag_kernels/offline/cuda": (
-        "fixed_texts.py",
-        "function.py",
-        "joined_points.py",
-        "multi_block_rows.py",
-        "products.py",
-        "scatter.py",
-        "segments.py",
-        "tiled_scans.py",
-        "wide_scatter.py",
-    ),
+    "rag_kernels/offline/cuda": ("fixed_texts.py", "function.py"),
 }
 
 When = Literal["load", "late", "typing"]

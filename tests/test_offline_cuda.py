@@ -13,8 +13,10 @@ from support import generated_kernels as numbers
 from support.generated_kernels import SMALL, Case, functional, worst_ratio
 
 from rag_kernels.offline.compose import first_plans, write
-from rag_kernels.offline.cuda import multi_block_rows, region, tiled_scans
+from rag_kernels.offline.cuda import region
+from rag_kernels.offline.cuda.elements import multi_block_rows
 from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.cuda.scans import tiled_scans
 from rag_kernels.offline.graph.rewrites import simplified
 
 # What a case is about must stand in the text, so that it cannot come to test something else.

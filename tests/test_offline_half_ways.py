@@ -14,8 +14,8 @@ from support.generated_kernels import HALF_RATIO, SMALL, Case, functional, halve
 
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
-from rag_kernels.offline.cuda import multi_block_rows, region
-from rag_kernels.offline.cuda.elements import turned_windows, window_rows
+from rag_kernels.offline.cuda import region
+from rag_kernels.offline.cuda.elements import multi_block_rows, turned_windows, window_rows
 from rag_kernels.offline.cuda.function import CudaParameters
 
 

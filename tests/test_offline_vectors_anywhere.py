@@ -16,9 +16,10 @@ from support.generated_kernels import Case, functional, worst_ratio
 
 from rag_kernels.offline import compose
 from rag_kernels.offline.compose import split_of, write
-from rag_kernels.offline.cuda import region, tiled_scans
+from rag_kernels.offline.cuda import region
 from rag_kernels.offline.cuda.elements import staged_rows, wide_columns, window_rows
 from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.cuda.scans import tiled_scans
 from rag_kernels.offline.fusion import planner
 
 IMAGES = "torch.randn(8, 16, 64, 64)"

@@ -24,9 +24,9 @@ from rag_kernels.offline.composed_sizes import hold_untold, reshaped, shape_told
 from rag_kernels.offline.cpp import function as cpp
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda import function as cuda
+from rag_kernels.offline.cuda.elements.multi_block_rows import MAX_ROW_ELEMENTS
 from rag_kernels.offline.cuda.elements.vectorized import KEPT_BYTES
 from rag_kernels.offline.cuda.function import CudaParameters
-from rag_kernels.offline.cuda.multi_block_rows import MAX_ROW_ELEMENTS
 from rag_kernels.offline.foreign_kernel import Foreign, is_foreign
 from rag_kernels.offline.fusion.arithmetic.compared_exactly import compared_exactly
 from rag_kernels.offline.fusion.arithmetic.quantised import with_quantised

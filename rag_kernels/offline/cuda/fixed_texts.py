@@ -17,8 +17,9 @@ from rag_kernels.offline.cuda.gemm import (
     window_text,
 )
 from rag_kernels.offline.cuda.needs import Needs
+from rag_kernels.offline.cuda.places.segments import HEAD as SEGMENTS
 from rag_kernels.offline.cuda.region import CudaParameters
-from rag_kernels.offline.cuda.segments import HEAD as SEGMENTS
+from rag_kernels.offline.cuda.scans.tiled_scans import HEAD as SCANS
 from rag_kernels.offline.cuda.texts.attention import HEAD as ATTENTION
 from rag_kernels.offline.cuda.texts.attention import INSTRUCTIONS
 from rag_kernels.offline.cuda.texts.linker import PIECES, linked
@@ -26,7 +27,6 @@ from rag_kernels.offline.cuda.texts.multi_block_rows import COPIES, EXCHANGE, MU
 from rag_kernels.offline.cuda.texts.order import order_head
 from rag_kernels.offline.cuda.texts.piece import Piece
 from rag_kernels.offline.cuda.texts.recurrence import HEAD as RECURRENCE
-from rag_kernels.offline.cuda.tiled_scans import HEAD as SCANS
 
 
 def fixed_text(p: CudaParameters, bodies: str, needs: Needs) -> str:

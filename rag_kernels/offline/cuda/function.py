@@ -14,24 +14,24 @@ from rag_kernels.offline.codegen.loop_nest import Names
 from rag_kernels.offline.codegen.math_prelude import called
 from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda.attention import attention_text, of_sixteen_bits
-from rag_kernels.offline.cuda.chained import chained_text, multiplies_sixteen_bits
-from rag_kernels.offline.cuda.column_scans import ColumnScans
+from rag_kernels.offline.cuda.attention.attention import attention_text, of_sixteen_bits
+from rag_kernels.offline.cuda.attention.chained import chained_text, multiplies_sixteen_bits
 from rag_kernels.offline.cuda.elements.choice import VectorizedRegion, wide_region
+from rag_kernels.offline.cuda.elements.joined_points import JoinedPoints, together
+from rag_kernels.offline.cuda.elements.multi_block_rows import multi_block_region
 from rag_kernels.offline.cuda.fixed_texts import fixed_text
-from rag_kernels.offline.cuda.joined_points import JoinedPoints, together
+from rag_kernels.offline.cuda.gemm.joined_pixels import PixelsJoined, pixels_joined
+from rag_kernels.offline.cuda.gemm.products import Product, product_of
 from rag_kernels.offline.cuda.kernel_text import KernelText
-from rag_kernels.offline.cuda.multi_block_rows import multi_block_region
 from rag_kernels.offline.cuda.needs import Needs
-from rag_kernels.offline.cuda.order import order_text
-from rag_kernels.offline.cuda.pixel_sums import PixelsJoined, pixels_joined
-from rag_kernels.offline.cuda.products import Product, product_of
-from rag_kernels.offline.cuda.recurrence import recurrent_text
+from rag_kernels.offline.cuda.places.order import order_text
+from rag_kernels.offline.cuda.places.scatter import scatter_text
+from rag_kernels.offline.cuda.places.segments import segment_text
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion, is_near
-from rag_kernels.offline.cuda.scatter import scatter_text
-from rag_kernels.offline.cuda.segments import segment_text
+from rag_kernels.offline.cuda.scans.column_scans import ColumnScans
+from rag_kernels.offline.cuda.scans.recurrence import recurrent_text
+from rag_kernels.offline.cuda.scans.tiled_scans import TiledScans, tiled_scans
 from rag_kernels.offline.cuda.texts.linker import HEAD
-from rag_kernels.offline.cuda.tiled_scans import TiledScans, tiled_scans
 from rag_kernels.offline.fusion.regions import (
     AttentionRegion,
     ChainedRegion,

@@ -14,12 +14,12 @@ from rag_kernels.offline.codegen.chained import Rows
 from rag_kernels.offline.codegen.loop_nest import access_of
 from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda.head_maps import MOST_OUTER, HeadMaps
+from rag_kernels.offline.cuda.attention.head_maps import MOST_OUTER, HeadMaps
 from rag_kernels.offline.cuda.needs import SHORT_NAMES, Needs
 from rag_kernels.offline.ir import values as ir
 
 if TYPE_CHECKING:
-    from rag_kernels.offline.cuda.chained import CudaChain
+    from rag_kernels.offline.cuda.attention.chained import CudaChain
 
 GROUPS = 2  # warpgroups that multiply
 ROOM = (227 << 10) - 1024 - 256  # bytes of shared memory of a block, without what alignment and barriers take

@@ -18,9 +18,9 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.kernel_text import KernelText, Parameter, arguments_of, constexprs
+from rag_kernels.offline.cuda.places.wide_scatter import WideScatter
 from rag_kernels.offline.cuda.reduce_loops import count_of
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion, bounds_of
-from rag_kernels.offline.cuda.wide_scatter import WideScatter
 from rag_kernels.offline.fusion.loops import loops_of
 from rag_kernels.offline.fusion.regions import ScatterRegion
 from rag_kernels.offline.ir import values as ir

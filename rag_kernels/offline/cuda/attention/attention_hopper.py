@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda.head_maps import MOST_OUTER, HeadMaps
+from rag_kernels.offline.cuda.attention.head_maps import MOST_OUTER, HeadMaps
 from rag_kernels.offline.cuda.needs import SHORT_NAMES, Needs
 from rag_kernels.offline.ir.parameters import c_name
 
 if TYPE_CHECKING:
-    from rag_kernels.offline.cuda.attention import CudaAttention
+    from rag_kernels.offline.cuda.attention.attention import CudaAttention
 
 ROOM = 227 << 10  # bytes of shared memory of a block
 SPARE = 1024 + 512  # for alignment, and for barriers

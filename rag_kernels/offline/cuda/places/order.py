@@ -21,7 +21,7 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.kernel_text import arguments_of, constexprs, declared
 from rag_kernels.offline.cuda.needs import Needs
-from rag_kernels.offline.cuda.ranks import OrderKernels, in_parts, is_few, ranks_text, shared_text
+from rag_kernels.offline.cuda.places.ranks import OrderKernels, in_parts, is_few, ranks_text, shared_text
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.fusion.regions import OrderRegion
 from rag_kernels.offline.ir import values as ir

@@ -15,8 +15,8 @@ from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import text_of
 from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda.attention import ROOM, ROOM_ON_HOPPER
-from rag_kernels.offline.cuda.chained_hopper import HopperChain
+from rag_kernels.offline.cuda.attention.attention import ROOM, ROOM_ON_HOPPER
+from rag_kernels.offline.cuda.attention.chained_hopper import HopperChain
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.fusion.regions import ChainedRegion

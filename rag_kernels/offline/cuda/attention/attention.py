@@ -15,7 +15,7 @@ from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Access, store_access, text_of
 from rag_kernels.offline.codegen.operator_texts import Form, on_gpu
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda.attention_hopper import LN2, HopperAttention
+from rag_kernels.offline.cuda.attention.attention_hopper import LN2, HopperAttention
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.fusion.regions import AttentionRegion

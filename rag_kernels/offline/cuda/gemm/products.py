@@ -16,6 +16,7 @@ from rag_kernels.offline.codegen.loop_nest import store_access
 from rag_kernels.offline.codegen.statements import Printer
 from rag_kernels.offline.cuda.gemm.few_rows import few_rows_kernel
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
+from rag_kernels.offline.cuda.gemm.joined_pixels import PixelsJoined
 from rag_kernels.offline.cuda.gemm.pixel_sums import with_filters_joined, with_pixels_joined
 from rag_kernels.offline.cuda.gemm.pixels import PixelKernel, convolution_kernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel, numbers_of, serves
@@ -25,7 +26,6 @@ from rag_kernels.offline.cuda.gemm.wgmma_groups import GroupsKernel
 from rag_kernels.offline.cuda.gemm.window import by_images
 from rag_kernels.offline.cuda.kernel_text import KernelText, arguments_of, constexprs
 from rag_kernels.offline.cuda.needs import Needs
-from rag_kernels.offline.cuda.pixel_sums import PixelsJoined
 from rag_kernels.offline.cuda.region import CudaRegion, Launch
 from rag_kernels.offline.ir.parameters import c_name
 

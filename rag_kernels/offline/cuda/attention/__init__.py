@@ -1,0 +1,1 @@
+"""Attention and chained products in CUDA, on mma.sync and on wgmma."""

@@ -1,0 +1,1 @@
+"""Sorts, ranks, scatters and segments in CUDA: elements whose places are computed."""

@@ -1,0 +1,1 @@
+"""Running totals and recurrent layers in CUDA."""
