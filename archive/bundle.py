@@ -127,6 +127,8 @@ def import_bundle(archive: Tables, path: Path, *, trust_bundle: bool = False) ->
     judged: for bundles from people whose judge you trust as your own. Raises ArchiveError, before a row is stored, when
     the bundle cannot be read or anything in it is wrong.
     """
+    if not path.exists():
+        raise ArchiveError(f"There is no bundle {path}; check the path.")
     with tempfile.TemporaryDirectory(prefix="rag-kernels-") as scratch:
         folder = _unpack(path, Path(scratch)) if path.is_file() else path
         checked = Path(scratch) / "checked"

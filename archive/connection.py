@@ -96,6 +96,8 @@ def translated(place: str) -> Iterator[None]:
             advice = "It is damaged. Move it aside and import your last `archive export`, or start a new archive"
         elif "version number" in text:
             advice = "Another version of DuckDB wrote it. Upgrade with `pip install -U duckdb`"
+        elif isinstance(error, FileExistsError | NotADirectoryError):
+            advice = "A file is in its way: an archive is a folder. Name another place"
         elif isinstance(error, OSError) or "Permission denied" in text or "Read-only file system" in text:
             advice = "It cannot be used. Fix its permissions, or choose another folder"
         else:

@@ -311,7 +311,9 @@ def test_a_block_that_changed_is_told_as_damaged_at_once(tmp_path: Path) -> None
         FileArchive(tmp_path).stats()
 
 
-def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ArchiveError, match="choose another"):
-        FileArchive(tmp_path / "file").stats()
+def test_a_file_where_the_folder_should_be_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    for place in (tmp_path / "notes", tmp_path / "notes" / "below"):
+        with pytest.raises(ArchiveError, match="A file is in its way"):
+            FileArchive(place).record_attempt(f.attempt())
+    assert (tmp_path / "notes").read_text() == "mine"

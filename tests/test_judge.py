@@ -201,6 +201,21 @@ def test_crashes_say_how(judge: LocalJudge, problem: FunctionalProblem, name: st
     assert word in crashed.reason
 
 
+@pytest.mark.parametrize(
+    ("source", "tier", "named"),
+    [
+        (HONEST.replace("BEFORE", "").replace("RK_EXPORT(forward, scale_shift)", ""), "kernel", "forward"),
+        (COMPOSED.replace("RK_EXPORT(relu, relu)", ""), "composed", "relu"),
+    ],
+)
+def test_a_source_without_an_export_is_told_what_to_add(
+    judge: LocalJudge, problem: FunctionalProblem, source: str, tier: Tier, named: str
+) -> None:
+    crashed = verdict(judge, problem, source, tier)
+    assert isinstance(crashed, Crashed), crashed
+    assert f"exports no function `{named}`; add RK_EXPORT({named}, your_function)" in crashed.reason
+
+
 def test_a_hang_is_timed_out_and_the_judge_goes_on(problem: FunctionalProblem) -> None:
     with kept_judge("cpu", limits=replace(QUICK, call_s=1.5)) as brief:
         hung = verdict(brief, problem, altered('for (;;) asm volatile("");'))

@@ -353,6 +353,7 @@ def _until(there: Callable[[], bool]) -> None:
         ("cmd:/no/such/program", "does not start"),
         ("cmd:", "Write --model 'cmd:PROGRAM ARGS'"),
         ("cmd:sh -c 'echo trouble >&2; exit 3'", "ended with code 3: trouble.*Run it by hand"),
+        ("cmd:false", "ended with code 1: it wrote nothing to its standard error"),
     ],
 )
 def test_a_program_that_fails_is_explained(model: str, says: str) -> None:

@@ -146,6 +146,16 @@ def test_a_line_that_was_cut_short_is_left_out_and_written_over(tmp_path: Path) 
         read_lines(file)
 
 
+@pytest.mark.parametrize("content", [b"my notes", b"\xff\xfe", b"my notes\n"])
+def test_a_file_of_somebody_elses_is_no_line_that_was_cut_short(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+    file.write_bytes(content)
+    for read in (read_lines, mend, read_verdicts):
+        with pytest.raises(ProblemError, match=r"Line 1 of .*notes is not what"):
+            read(file)
+    assert file.read_bytes() == content
+
+
 def test_no_candidate_is_an_error_and_nothing_is_finished(tmp_path: Path) -> None:
     archive = MemoryArchive()
     spent = Ledger(Budget(tokens=1))

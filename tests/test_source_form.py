@@ -54,6 +54,13 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         candidate_from_file(tmp_path / "notes.txt", "cpu")
 
 
+@pytest.mark.parametrize(("content", "said"), [(b" \n", "is empty"), (b"\xff", "cannot be read as text")])
+def test_a_file_without_text_is_refused(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "kernel.cpp").write_bytes(content)
+    with pytest.raises(ProblemError, match=said):
+        candidate_from_file(tmp_path / "kernel.cpp", "cpu")
+
+
 def test_a_python_file_without_a_candidate_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text("x = 1\n")
     with pytest.raises(ProblemError, match="neither `ModelNew` nor `KERNELS`"):

@@ -102,6 +102,7 @@ def test_the_lower_of_the_lower_ends_counts() -> None:
 def test_a_floor_of_another_machine_is_not_told(archive: MemoryArchive) -> None:
     beaten = replace(passed(), measurement=replace(measurement(), floor_us=150.0))
     assert [said.of_floor for said in map(told, (judged(beaten), judged())) if said] == [None, 0.5]
+    assert "  above the floor  " in attempt_line(attempt_row(replace(BESIDE, judged=judged(beaten))))
     assert "faster than this floor" in text_of(report(judged(beaten)))
     archive.record_attempt(attempt("r1", 5, RELU, variant=7, verdict=beaten))
     kernel = archive.kernel(candidate(RELU, variant=7).id)

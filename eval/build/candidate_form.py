@@ -74,10 +74,16 @@ class Forbidden(Internal):
 def candidate_from_file(path: Path, default: Backend) -> Candidate:
     """Read a candidate of any tier: `.cpp`, `.cu`, or `.py` (composed or `ModelNew`)."""
     if not path.is_file():
-        raise ProblemError(f"There is no candidate file {path}; check the path.")
+        hint = "it is a folder: name a file in it" if path.is_dir() else "check the path"
+        raise ProblemError(f"There is no candidate file {path}; {hint}.")
     if path.suffix not in SUFFIXES:
         raise ProblemError(f"{path} is no kernel by its name: it must end in {', '.join(SUFFIXES)}.")
-    source = path.read_text()
+    try:
+        source = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProblemError(f"{path} cannot be read as text ({error}).") from error
+    if not source.strip():
+        raise ProblemError(f"{path} is empty; docs/contract.md has the form of a kernel.")
     form = source_form(source, suffix=path.suffix, default=default)
     if form.language == "python" and not is_whole(source):
         raise ProblemError(f"{path} defines neither `ModelNew` nor `KERNELS` with `forward`; see docs/contract.md.")

@@ -56,6 +56,15 @@ def _names(source: str, kernels: Kernels) -> dict[str, Any]:
     return names
 
 
+def exported(library: Any, name: str) -> Any:
+    """Return a function of a loaded library; raises AttributeError with what to add where it exports none so named."""
+    try:
+        return library.get_function(name)
+    except AttributeError:
+        why = f"the source exports no function `{name}`; add RK_EXPORT({name}, your_function)"
+        raise AttributeError(why) from None
+
+
 class Kernels:
     """`kernels.<name>(...)` in a composed forward: the exported functions of its library.
 
@@ -71,9 +80,7 @@ class Kernels:
         self._recorder: Callable[[str, Sequence[Any]], None] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        function = self._library.get_function(name)
-        if function is None:
-            raise AttributeError(f"the kernels export no function `{name}`")
+        function = exported(self._library, name)
 
         def call(*arguments: Any) -> Any:
             if self._recorder is not None:

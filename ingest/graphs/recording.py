@@ -95,9 +95,9 @@ def execute(problem: Problem) -> ModuleType:
 
 
 def error_line(error: BaseException) -> str:
-    """Return an error as one line of text."""
+    """Return an error as one line of text without a full stop, for the middle of a sentence."""
     text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
+    return f"{type(error).__name__}: {text[0][:300].rstrip('.')}" if text else type(error).__name__
 
 
 def build(problem: Problem, module: ModuleType) -> nn.Module:

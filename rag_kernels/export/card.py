@@ -129,4 +129,6 @@ def _told(value: Any) -> str:
         return ", ".join(str(v) for v in value.values() if v)
     if isinstance(value, list):
         return "; ".join(map(_told, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"

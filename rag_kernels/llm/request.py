@@ -261,7 +261,7 @@ def _ask_program(model: str, messages: Sequence[Message], *, timeout_s: float) -
     except subprocess.TimeoutExpired:
         raise RequestError(f"no reply within {timeout_s:g} s", _SLOWER, retry=False, billed=True) from None
     if code != 0:
-        tail = err.decode(errors="replace").strip()[-400:]
+        tail = err.decode(errors="replace").strip()[-400:] or "it wrote nothing to its standard error"
         raise RequestError(f"the program ended with code {code}: {tail}", advice, retry=False, billed=True)
     text = redact(out.decode(errors="replace"))
     return ModelAnswer(text, estimate_tokens(prompt), estimate_tokens(text), None, estimated=True, truncated=False)

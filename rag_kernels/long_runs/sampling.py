@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 COMMAND = "sample"
 IMPORTER = "sample"
 BUILDS = 4  # at once
+LINE_BEGINS = '{"problem": '  # each line of a batch, and of its verdicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,18 +216,24 @@ def read_lines(path: Path) -> list[Sampled]:
 
 def _decoded(path: Path, key: str, command: str) -> list[Any]:
     try:
-        lines = path.read_text().split("\n")
+        *lines, rest = path.read_text().split("\n")  # behind the last newline is nothing, or what a kill left of a line
     except OSError as error:
         raise ProblemError(f"The batch {path} cannot be read ({error.strerror}); check the path.") from None
+    except UnicodeDecodeError:
+        raise ProblemError(_foreign_line(1, path, command)) from None
     found = []
-    for number, line in enumerate(lines[:-1], start=1):  # behind the last newline is nothing, or a part of a line
+    for number, line in enumerate(lines, start=1):
         try:
             found.append(codec.decode(json.loads(line)[key]))
         except (ValueError, KeyError, TypeError):
-            raise ProblemError(
-                f"Line {number} of {path} is not what `rag-kernels {command}` of this version writes."
-            ) from None
+            raise ProblemError(_foreign_line(number, path, command)) from None
+    if not (rest.startswith(LINE_BEGINS) or LINE_BEGINS.startswith(rest)):
+        raise ProblemError(_foreign_line(len(lines) + 1, path, command))
     return found
+
+
+def _foreign_line(number: int, path: Path, command: str) -> str:
+    return f"Line {number} of {path} is not what `rag-kernels {command}` of this version writes."
 
 
 def write_verdicts(path: Path, sampled: Sampled, attempts: Sequence[Attempt]) -> None:

@@ -95,7 +95,8 @@ def attempt_line(row: Row) -> str:
     if row["verdict"] == "passed":
         over_eager, over_compile = speeds(row)
         head += f"  {over_eager} eager  {over_compile} compile"
-        head += f"  {percent(row['floor_fraction'])} of floor"
+        reached = row["floor_fraction"]
+        head += "  above the floor" if reached is None else f"  {percent(reached)} of floor"
     return f"{head}  {row['seconds']:.1f} s  {shorten(detail(row))}"
 
 

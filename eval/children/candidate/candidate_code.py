@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from rag_kernels.eval.build.candidate_form import kernels_text
-from rag_kernels.eval.build.composed_forward import Kernels, composed_forward, composed_halves
+from rag_kernels.eval.build.composed_forward import Kernels, composed_forward, composed_halves, exported
 from rag_kernels.eval.build.nvrtc import SplitKernels, kernel_names
 from rag_kernels.eval.build.torch_extension import lighten
 from rag_kernels.eval.messages.to_candidate import Binding, CandidateCode, Held, InContent
@@ -56,9 +56,7 @@ class KernelCode:
 
         self._ffi = tvm_ffi
         self._device_part = SplitKernels(library, cubin, kernel_names(source)) if cubin else None
-        self._forward = tvm_ffi.load_module(library).get_function("forward")
-        if self._forward is None:
-            raise AttributeError("the library exports no function `forward`; add RK_EXPORT(forward, your_function)")
+        self._forward = exported(tvm_ffi.load_module(library), "forward")
 
     def bind(self, buffers: Buffers, binding: Binding) -> Callable[[], Any]:
         arguments = [*_arguments(buffers, binding), *binding.constants, *buffers.results]
