@@ -23,10 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from unittest import mock
 
-import chromadb  # noqa: F401  (imported once, in the server that jobs are forked from)
-import duckdb  # noqa: F401
 import factories as f
-import pandas  # noqa: F401  (DuckDB imports it to look at parameters)
 
 from rag_kernels.archive import queries
 from rag_kernels.archive.audit import verify
@@ -44,7 +41,8 @@ from rag_kernels.run.session import Session
 
 log = logging.getLogger(__name__)
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["archive_trials"])
+# Once, in the server that jobs are forked from; pandas is what DuckDB looks at parameters by.
+PROCESSES.set_forkserver_preload(["archive_trials", "chromadb", "duckdb", "pandas"])
 OPERATORS = ("relu", "abs", "tanh", "sigmoid", "exp", "neg")
 LIMITS = RetrievalLimits(backend="cpu")
 ANY = KernelFilter(include_retracted=True)

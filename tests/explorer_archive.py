@@ -7,9 +7,8 @@ import re
 import sys
 from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pytest
 from factories import (
     attempt,
@@ -23,11 +22,14 @@ from factories import (
     run,
     wrong,
 )
-from streamlit.testing.v1 import AppTest
 
 from rag_kernels import app
 from rag_kernels.archive.records import Exemplar
 from rag_kernels.archive.store import FileArchive
+
+if TYPE_CHECKING:  # each takes a second, in whichever process collects tests
+    import pandas as pd
+    from streamlit.testing.v1 import AppTest
 
 EXPLORER = str(Path(app.__file__).with_name("explorer.py"))
 HOSTILE_NAME = "<img src=x onerror=alert(1)> **bold** [x](http://evil.test)"
@@ -72,6 +74,8 @@ def fill(folder: Path) -> FileArchive:
 
 def over(folder: Path | str, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     """The explorer over an archive, before its first page."""
+    from streamlit.testing.v1 import AppTest
+
     monkeypatch.setattr(sys, "argv", ["explorer.py", "--archive", str(folder)])
     return AppTest.from_file(EXPLORER, default_timeout=30)
 
@@ -87,6 +91,8 @@ def visit(explorer: AppTest, view: str, **query: str) -> AppTest:
 
 def lists(page: AppTest) -> list[pd.DataFrame]:
     """Every table of links on the page, with its values."""
+    import pandas as pd
+
     found = [json.loads(element.proto.json) for element in page.get("bidi_component")]
     return [pd.DataFrame(data["rows"], columns=_names(data)) for data in found if "rows" in data]
 

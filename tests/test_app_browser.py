@@ -12,8 +12,7 @@ from explorer_archive import CHILD, HOSTILE, HOSTILE_IDEA, HOSTILE_NAME, PARENT,
 from factories import attempt, problem, wrong
 from support.browser import CHROMIUM, CHROMIUM_FLAGS, served
 
-from rag_kernels.app import show
-from rag_kernels.app.launch import settings
+from rag_kernels.app.values import short
 from rag_kernels.archive.store import FileArchive
 
 STRANGE = problem("tanh", name=HOSTILE_NAME).problem.id
@@ -95,6 +94,8 @@ def test_it_listens_on_the_loopback_address_only(address: str) -> None:
 
 
 def test_settings_leave_nothing_to_config_files() -> None:
+    from rag_kernels.app.launch import settings
+
     told = settings(8600)
     assert (told["server.address"], told["browser.gatherUsageStats"], told["server.port"]) == ("127.0.0.1", False, 8600)
 
@@ -148,7 +149,7 @@ def test_click_through_from_the_overview_to_a_kernel_and_its_parent(address: str
     page.get_by_text("Over torch.compile").wait_for()
     page.get_by_role("tab", name="Lineage").click()
     page.wait_for_url(re.compile("tab=Lineage"))
-    page.locator(".rk-tree a").filter(has_text=show.short(PARENT.id)).click(timeout=30_000)
+    page.locator(".rk-tree a").filter(has_text=short(PARENT.id)).click(timeout=30_000)
     page.wait_for_url(re.compile(PARENT.id), timeout=30_000)
     page.close()
 
@@ -193,7 +194,7 @@ def test_back_returns_to_the_list_that_was_left(address: str, window: Any) -> No
     left = page.url
     page.locator(".rk td a").first.click()
     wait_for(page, "Over torch.compile")
-    expect(page).to_have_title(re.compile(show.short(HOSTILE.id)))
+    expect(page).to_have_title(re.compile(short(HOSTILE.id)))
     page.go_back()
     wait_for(page, "1 of 4 kernels")
     assert page.url == left
@@ -217,7 +218,7 @@ def test_keys_search_move_open_and_compare(address: str, window: Any) -> None:
     page.locator(".rk tbody tr").nth(3).wait_for()
     for key in ("j", "j", "c", "j", "k", "k", "c"):
         page.keyboard.press(key)
-    page.get_by_role("link", name=f"Compare {show.short(CHILD.id)} and {show.short(HOSTILE.id)}").wait_for()
+    page.get_by_role("link", name=f"Compare {short(CHILD.id)} and {short(HOSTILE.id)}").wait_for()
     page.keyboard.press("c")
     wait_for(page, "What changed from A to B")
     page.go_back()
@@ -327,7 +328,7 @@ def test_the_head_of_a_kernel_stays_and_its_problem_has_a_roof(address: str, win
     box = page.locator(".rk-head").bounding_box()
     assert 0 <= box["y"] < 200 and "2.00×" in page.locator(".rk-head").inner_text()
     page.goto(f"{address}/problem?id={problem().problem.id}")
-    page.locator(".rk-best a", has_text=show.short(CHILD.id)).wait_for(timeout=30_000)
+    page.locator(".rk-best a", has_text=short(CHILD.id)).wait_for(timeout=30_000)
     points = page.locator("svg[aria-label=Roofline] a")
     points.first.wait_for(state="attached", timeout=30_000)
     assert points.count() == 2  # one for each kernel

@@ -14,7 +14,7 @@ import pytest
 from explorer_archive import CHILD, HOSTILE, LINEAR, PARENT, PROBLEM_ID, fill
 from factories import attempt, device, passed, problem, run, wrong
 
-from rag_kernels.app import figures, lineage, pictures, show, trends
+from rag_kernels.app import figures, lineage, pictures, trends, values
 from rag_kernels.app.columns import Where
 from rag_kernels.app.listing import listing
 from rag_kernels.app.snapshot import Snapshot
@@ -42,18 +42,20 @@ def lists(archive: FileArchive) -> Snapshot:
     [(8.234, "8.23 µs"), (812.4, "812 µs"), (4313, "4.31 ms"), (1_200_000, "1.20 s"), (None, "–")],
 )
 def test_durations_have_three_digits_and_a_unit(microseconds: float | None, text: str) -> None:
-    assert show.duration(microseconds) == text
+    assert values.duration(microseconds) == text
 
 
 def test_spans_have_the_units_of_people() -> None:
-    assert [show.span(s) for s in (4.2, 720, 11_100, 200_000)] == ["4.20 s", "12 min", "3 h 05 min", "2 days 7 h"]
+    assert [values.span(s) for s in (4.2, 720, 11_100, 200_000)] == ["4.20 s", "12 min", "3 h 05 min", "2 days 7 h"]
 
 
 def test_an_unknown_price_is_not_shown_as_free() -> None:
-    assert (show.dollars(None), show.dollars(0.0), show.dollars(0.0042)) == ("unknown", "$0.00", "$0.0042")
+    assert (values.dollars(None), values.dollars(0.0), values.dollars(0.0042)) == ("unknown", "$0.00", "$0.0042")
 
 
 def test_plain_text_keeps_no_markdown_and_no_link() -> None:
+    from rag_kernels.app import show
+
     escaped = show.plain("a *b* <i> [c](https://d)\n# e www.f.test me@g.test")
     assert not re.search(r"(?<!\\)[*<\[#]", escaped)
     seen = re.sub(r"\\(.)", r"\1", escaped)

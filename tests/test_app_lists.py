@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from explorer_archive import CHILD, HOSTILE, PARENT, PROBLEM_ID, codes, fill, lists, numbers, over, shown, visit
 from factories import attempt, passed
-from streamlit.testing.v1 import AppTest
+
+if TYPE_CHECKING:
+    from streamlit.testing.v1 import AppTest
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from explorer_archive import CHILD, PARENT, PROBLEM_ID, codes, fill, lists, markups, numbers, over, shown, visit
 from factories import attempt, candidate, device, judged, passed, problem, run
-from streamlit.testing.v1 import AppTest
 
 from rag_kernels.archive.store import FileArchive
 from rag_kernels.eval import codec
 from rag_kernels.eval.admission_records import Examination, NullKernel, Sensitivity
 from rag_kernels.eval.instruments import assembly
 from rag_kernels.eval.sessions.admission import admission_file, admit
+
+if TYPE_CHECKING:
+    from streamlit.testing.v1 import AppTest
 
 SASS = """\
         Function : k

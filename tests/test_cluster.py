@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rag_kernels.eval.machine.device import gpu_count, units
 from rag_kernels.eval.records import Candidate, Passed, verdict_name
 from rag_kernels.eval.timing_rule import TimingRule
 
-pytest.importorskip("ray")
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
 LEFT_OUT = frozenset({"admission", "special values", "sanitizers", "repeats", "odd shapes"})
 QUICK = Limits(measure_compile=False, without=LEFT_OUT, timing=TimingRule(timed_s=0.1))
