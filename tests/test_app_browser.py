@@ -59,15 +59,23 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def window(browser: Any) -> Any:
-    """A window of 1280 by 900 pixels; its pages share a cache."""
-    return browser.new_context(viewport={"width": 1280, "height": 900})
+    """A window whose pages share a cache."""
+    return browser.new_context()
 
 
-def open_page(window: Any, url: str, text: str) -> Any:
-    page = window.new_page()
+@pytest.fixture
+def page(window: Any) -> Any:
+    """The window's one page, of 1280 by 900 pixels: another one would compile all scripts anew, for a second."""
+    page = window.pages[0] if window.pages else window.new_page()
+    page.set_viewport_size({"width": 1280, "height": 900})
+    if page.url != "about:blank":
+        page.evaluate("sessionStorage.clear()")  # what was ticked
+    return page
+
+
+def visit(page: Any, url: str, text: str) -> None:
     page.goto(url)
     wait_for(page, text)
-    return page
 
 
 STANDS = """text => {
@@ -141,8 +149,8 @@ def test_a_source_is_coloured_numbered_and_copied_as_it_is(address: str, browser
     context.close()
 
 
-def test_click_through_from_the_overview_to_a_kernel_and_its_parent(address: str, window: Any) -> None:
-    page = open_page(window, address, "Latest kernels")
+def test_click_through_from_the_overview_to_a_kernel_and_its_parent(address: str, page: Any) -> None:
+    visit(page, address, "Latest kernels")
     page.locator(".rk tbody tr").last.get_by_text("confirmed").click()
     page.wait_for_url(re.compile("/kernel\\?id="), timeout=30_000)
     page.goto(f"{address}/kernel?id={CHILD.id}")
@@ -151,7 +159,6 @@ def test_click_through_from_the_overview_to_a_kernel_and_its_parent(address: str
     page.wait_for_url(re.compile("tab=Lineage"))
     page.locator(".rk-tree a").filter(has_text=short(PARENT.id)).click(timeout=30_000)
     page.wait_for_url(re.compile(PARENT.id), timeout=30_000)
-    page.close()
 
 
 @pytest.mark.parametrize(
@@ -162,32 +169,31 @@ def test_click_through_from_the_overview_to_a_kernel_and_its_parent(address: str
         ("kernels", "4 of 4 kernels", "/kernel\\?id="),
     ],
 )
-def test_a_click_on_a_row_opens_it(address: str, window: Any, path: str, text: str, opened: str) -> None:
-    page = open_page(window, f"{address}/{path}", text)
+def test_a_click_on_a_row_opens_it(address: str, page: Any, path: str, text: str, opened: str) -> None:
+    visit(page, f"{address}/{path}", text)
     page.locator(".rk tbody tr").first.locator("td").last.click()
     page.wait_for_url(re.compile(opened), timeout=30_000)
     assert page.get_by_test_id("stException").count() == 0
-    page.close()
 
 
-def test_a_view_can_be_sent_as_its_url(address: str, window: Any) -> None:
+def test_a_view_can_be_sent_as_its_url(address: str, page: Any, window: Any) -> None:
     from playwright.sync_api import expect
 
-    page = open_page(window, f"{address}/kernels?writer=scripted&by=words", "3 of 4 kernels")
+    visit(page, f"{address}/kernels?writer=scripted&by=words", "3 of 4 kernels")
     page.get_by_placeholder("fused layernorm gelu").fill("variant = 7")
     page.get_by_placeholder("fused layernorm gelu").press("Enter")
     page.get_by_text("1 of 4 kernels").wait_for(timeout=30_000)
     page.wait_for_url(re.compile("(?=.*q=variant)(?=.*by=words)(?=.*writer=scripted)"))
-    again = open_page(window, page.url, "1 of 4 kernels")
+    again = window.new_page()
+    visit(again, page.url, "1 of 4 kernels")
     expect(again.get_by_placeholder("fused layernorm gelu")).to_have_value("variant = 7", timeout=30_000)
-    page.close()
     again.close()
 
 
-def test_back_returns_to_the_list_that_was_left(address: str, window: Any) -> None:
+def test_back_returns_to_the_list_that_was_left(address: str, page: Any) -> None:
     from playwright.sync_api import expect
 
-    page = open_page(window, f"{address}/kernels?writer=scripted&by=words", "3 of 4 kernels")
+    visit(page, f"{address}/kernels?writer=scripted&by=words", "3 of 4 kernels")
     page.get_by_placeholder("fused layernorm gelu").fill("variant = 7")
     page.get_by_placeholder("fused layernorm gelu").press("Enter")
     wait_for(page, "1 of 4 kernels")
@@ -200,21 +206,19 @@ def test_back_returns_to_the_list_that_was_left(address: str, window: Any) -> No
     assert page.url == left
     expect(page).to_have_title("Kernels · rag-kernels")
     expect(page.get_by_placeholder("fused layernorm gelu")).to_have_value("variant = 7")
-    page.close()
 
 
-def test_a_link_opens_in_another_tab(address: str, window: Any) -> None:
-    page = open_page(window, f"{address}/kernels", "4 of 4 kernels")
+def test_a_link_opens_in_another_tab(address: str, page: Any, window: Any) -> None:
+    visit(page, f"{address}/kernels", "4 of 4 kernels")
     with window.expect_page() as opened:
         page.locator(".rk td a", has_text="linear_relu").click(modifiers=["Control"])
     wait_for(opened.value, "Unavoidable traffic")
     assert page.url == f"{address}/kernels"
     opened.value.close()
-    page.close()
 
 
-def test_keys_search_move_open_and_compare(address: str, window: Any) -> None:
-    page = open_page(window, f"{address}/kernels", "4 of 4 kernels")
+def test_keys_search_move_open_and_compare(address: str, page: Any) -> None:
+    visit(page, f"{address}/kernels", "4 of 4 kernels")
     page.locator(".rk tbody tr").nth(3).wait_for()
     for key in ("j", "j", "c", "j", "k", "k", "c"):
         page.keyboard.press(key)
@@ -243,11 +247,10 @@ def test_keys_search_move_open_and_compare(address: str, window: Any) -> None:
     assert page.evaluate("document.activeElement.matches('.rk tbody tr')")
     page.get_by_role("navigation", name="Breadcrumbs").get_by_role("link", name="Archive").click()
     wait_for(page, "Latest kernels")
-    page.close()
 
 
-def test_a_table_is_sorted_chosen_from_and_saved(address: str, window: Any) -> None:
-    page = open_page(window, f"{address}/kernels", "4 of 4 kernels")
+def test_a_table_is_sorted_chosen_from_and_saved(address: str, page: Any) -> None:
+    visit(page, f"{address}/kernels", "4 of 4 kernels")
     page.get_by_role("columnheader", name="vs eager").get_by_role("link").click()
     page.wait_for_url(re.compile("sort=-speedup_eager"))
     page.locator("summary", has_text="Columns").click()
@@ -260,18 +263,16 @@ def test_a_table_is_sorted_chosen_from_and_saved(address: str, window: Any) -> N
         page.get_by_role("button", name="CSV of all 4").click()
     assert len(Path(whole.value.path()).read_text().splitlines()) == 5
     page.evaluate("localStorage.clear()")
-    page.close()
 
 
-def test_a_problem_file_that_is_dropped_is_searched_for(address: str, window: Any, tmp_path: Path) -> None:
+def test_a_problem_file_that_is_dropped_is_searched_for(address: str, page: Any, tmp_path: Path) -> None:
     file = tmp_path / "problem.py"
     file.write_text(problem("tanh").problem.source)
-    page = open_page(window, f"{address}/kernels", "4 of 4 kernels")
+    visit(page, f"{address}/kernels", "4 of 4 kernels")
     page.get_by_text("Search by a problem file").click()
     page.locator("input[type=file]").set_input_files(file)
     page.get_by_text("This very problem is in the archive").wait_for(timeout=30_000)
     page.get_by_text(re.compile("[1-4] of 4 kernels")).wait_for(timeout=30_000)
-    page.close()
 
 
 def test_every_page_is_dark_narrow_and_harmless(address: str, browser: Any) -> None:
@@ -302,26 +303,26 @@ def test_every_page_is_dark_narrow_and_harmless(address: str, browser: Any) -> N
 
 def test_an_empty_archive_says_what_to_do(browser: Any, tmp_path: Path) -> None:
     with served(tmp_path / "none") as url:
-        page = open_page(browser, url, "Nothing archived yet")
+        page = browser.new_page()
+        visit(page, url, "Nothing archived yet")
         page.get_by_text("rag-kernels generate").first.wait_for(timeout=30_000)
         fill(tmp_path / "none")
         page.get_by_text("Latest kernels").wait_for(timeout=30_000)  # nobody reloaded
         page.close()
 
 
-def test_the_first_screen_says_what_is_so_and_ticks(address: str, window: Any, archive: FileArchive) -> None:
-    page = open_page(window, address, "Running now")
+def test_the_first_screen_says_what_is_so_and_ticks(address: str, page: Any, archive: FileArchive) -> None:
+    visit(page, address, "Running now")
     page.get_by_text(re.compile("4 kernels: 4 proven here")).wait_for()
     card = page.locator(".rk-now article").first
     card.get_by_text("attempt 1 passed").wait_for()
     assert card.locator("svg").count() == 1 and "rounds" in card.inner_text() and " ago" in card.inner_text()
     archive.record_attempt(attempt("run2", 3, variant=98, verdict=wrong()))
     card.get_by_text("attempt 3 wrong").wait_for(timeout=20_000)  # nobody clicked
-    page.close()
 
 
-def test_the_head_of_a_kernel_stays_and_its_problem_has_a_roof(address: str, window: Any) -> None:
-    page = open_page(window, f"{address}/kernel?id={CHILD.id}&tab=Verdict", "Checks that held")
+def test_the_head_of_a_kernel_stays_and_its_problem_has_a_roof(address: str, page: Any) -> None:
+    visit(page, f"{address}/kernel?id={CHILD.id}&tab=Verdict", "Checks that held")
     page.set_viewport_size({"width": 1280, "height": 320})
     page.locator("[data-testid=stMain]").evaluate("main => main.scrollTo(0, main.scrollHeight)")
     page.wait_for_timeout(300)
@@ -332,11 +333,10 @@ def test_the_head_of_a_kernel_stays_and_its_problem_has_a_roof(address: str, win
     points = page.locator("svg[aria-label=Roofline] a")
     points.first.wait_for(state="attached", timeout=30_000)
     assert points.count() == 2  # one for each kernel
-    page.close()
 
 
-def test_a_run_grows_before_the_eyes(address: str, window: Any, archive: FileArchive) -> None:
-    page = open_page(window, f"{address}/run?id=run2", "Attempts")
+def test_a_run_grows_before_the_eyes(address: str, page: Any, archive: FileArchive) -> None:
+    visit(page, f"{address}/run?id=run2", "Attempts")
     wait_for(page, "Budget")
     page.locator(".rk-table tbody tr").first.wait_for()
     page.keyboard.press("j")
@@ -350,4 +350,3 @@ def test_a_run_grows_before_the_eyes(address: str, window: Any, archive: FileArc
     opened.wait_for(timeout=30_000)
     page.wait_for_timeout(700)
     assert 0 <= opened.bounding_box()["y"] < 500  # no need to look for it
-    page.close()
