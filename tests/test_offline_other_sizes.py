@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
+from support.generated_kernels import Case, functional
 from support.kept import kept_workers
 
 from rag_kernels.eval.records import FunctionalProblem, Problem
@@ -52,6 +54,21 @@ HELD = {
     ),
 }
 
+SHORT = {  # reduced loops that are short where the text is written, at two sizes
+    "rows": (Case("return torch.softmax(x, -1) + y", "torch.randn(7, {n})", "torch.randn({n})"), 8, 700),
+    "channels beside pixels": (
+        Case("return F.silu(F.group_norm(x, 3)) * y", "torch.randn(2, {n}, 9, 9)", "torch.randn(9)"),
+        12,
+        24,
+    ),
+    "columns": (Case("return torch.softmax(x, 1) + y", "torch.randn(3, {n}, 40)", "torch.randn(40)"), 8, 100),
+    "channels last": (
+        Case("return (x - x.mean((1, 3), keepdim=True)) * y", "torch.randn(2, 30, 3, {n})", "torch.randn({n})"),
+        4,
+        90,
+    ),
+}
+
 
 def form(body: str, k: int, g: int) -> FunctionalProblem:
     with kept_workers() as workers:
@@ -64,6 +81,41 @@ def test_a_dimension_that_follows_the_modules_sizes_does_so_in_the_kernel(name: 
     assert plan is not None and plan.candidate.tier == "kernel", plan and plan.stopped
     other = form(SERVED[name], 48, 2)
     assert numbers.worst_ratio(other, numbers.caller(plan, other, tmp_path)) <= numbers.RATIO
+
+
+def of_size(case: Case, n: int) -> FunctionalProblem:
+    return functional("short", replace(case, x=case.x.format(n=n), y=case.y.format(n=n)))
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_short_reduced_loops_are_no_numbers_in_cpp(name: str, tmp_path: Path) -> None:
+    """A text has both loops of as many steps as it was written for, which g++ unrolls, and of others."""
+    case, first, second = SHORT[name]
+    plan = write(of_size(case, first), CpuParameters())
+    assert plan is not None
+    for size in (first, second):
+        fp = of_size(case, size)
+        assert numbers.worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) <= numbers.RATIO
+
+
+def test_channels_of_a_group_beside_pixels_are_no_number_on_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case, first, second = SHORT["channels beside pixels"]
+    plan = write(of_size(case, first), numbers.SMALL)
+    assert plan is not None
+    other = of_size(case, second)
+    assert numbers.worst_ratio(other, numbers.caller(plan, other, tmp_path)) <= numbers.RATIO
+
+
+def test_a_short_column_is_not_as_long_as_its_type_cannot_add_up(tmp_path: Path) -> None:
+    case = Case("return x.sum(1) + y", "torch.randn(2, {n}, 20)", "torch.randn(20)")
+    plan = write(of_size(case, 8), CpuParameters())
+    assert plan is not None
+    other = of_size(case, 5000)
+    with pytest.raises(ValueError, match="<= 4096"):
+        numbers.worst_ratio(other, numbers.caller(plan, other, tmp_path))
 
 
 @pytest.mark.parametrize("name", HELD)

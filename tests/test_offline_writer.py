@@ -132,12 +132,12 @@ def test_pointers_are_variables_where_a_byte_is_stored() -> None:
         assert plan is not None and (".data[" in plan.candidate.source) is plain
 
 
-def test_no_reduced_loop_is_a_number_where_other_sizes_are_to_be_served() -> None:
+def test_no_reduced_loop_is_unrolled_where_other_sizes_are_to_be_served() -> None:
     fp = functional("short", Case("return x.sum(-1) * y", "torch.rand(7, 40)", "torch.rand(7)"))
-    for also, needs in [((), True), (("COLUMNS=99",), False)]:
+    for also, unrolled in [((), True), (("COLUMNS=99",), False)]:
         (draft,) = OfflineWriter().propose(dataclasses.replace(brief(fp), also=also))
-        assert ("= 40;" in draft.candidate.source) is needs and ("SHORT = 0" in draft.candidate.source) is not needs
-        assert parameters_in(draft.candidate.source, "cpu") == CpuParameters(short=64 if needs else 0)
+        assert ("40>()" in draft.candidate.source) is unrolled is ("SHORT = 0" not in draft.candidate.source)
+        assert parameters_in(draft.candidate.source, "cpu") == CpuParameters(short=64 if unrolled else 0)
 
 
 def test_tuning_starts_from_the_fastest_and_ends() -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from math import isfinite, prod
+from operator import mul
 
 from rag_kernels.eval.records import Backend, FunctionalProblem, Node, Scalar, TensorArgument, TensorSpec, Value
 from rag_kernels.offline.codegen.c_types import stored_type
-from rag_kernels.offline.codegen.loop_nest import Names, Nest, build_nest
+from rag_kernels.offline.codegen.loop_nest import Loop, Names, Nest, build_nest
 from rag_kernels.offline.codegen.reduction_levels import levels
 from rag_kernels.offline.fusion.arithmetic.reciprocals import owes_half
 from rag_kernels.offline.fusion.regions import Region, dims_stored, loads_of, loops_named, loops_read_back
@@ -23,6 +25,9 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import PAIR, Operator
 from rag_kernels.offline.ir.parameters import Number, c_name, numbers, whole_of
 from rag_kernels.offline.ir.patterns import NAMES_DTYPE, is_bfloat16, operands
+
+SHORT = 64  # reduced loops this short together, but for products, are unrolled
+FEW = 4096  # steps of loops that were written for at most SHORT: a variance of 30,000 had 130 times PyTorch's error
 
 
 @dataclass(frozen=True)
@@ -161,11 +166,19 @@ def part_function(
     return Function(name, inputs, outputs, scratch, tuple(regions), known, order, held, near, gradual, held_numbers)
 
 
-def short_loops(region: Region, most: int) -> set[ir.Atom]:
-    """Return the loops of what is reduced in at most so many steps; an image that lies together is one loop."""
-    if not any(a.size <= most for a in region.reduced):
-        return set()
-    return {leaf for loop in build_nest(region, Names()).reduced if loop.count <= most for leaf in loop.leaves}
+def short_loops(nest: Nest) -> list[Loop]:
+    """Return the reduced loops of at most SHORT steps; an image that lies together is one loop."""
+    return [loop for loop in nest.reduced if loop.count <= SHORT]
+
+
+def innermost(nest: Nest, most: int) -> list[Loop]:
+    """Return the innermost reduced loops, as far as they take at most so many steps together.
+
+    These are worth unrolling: it gains nothing to know how many steps there are of a loop around a longer one.
+    """
+    loops = nest.reduced[::-1]
+    steps = accumulate((loop.count for loop in loops), mul)
+    return [loop for loop, together in zip(loops, steps, strict=True) if together <= most]
 
 
 def batch_loops(function: Function) -> set[ir.Atom]:
@@ -187,10 +200,6 @@ def batch_loops(function: Function) -> set[ir.Atom]:
 def literal_of(value: Scalar) -> str:
     """Return a number as C has it, to the last bit."""
     return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-SHORT = 64  # a reduced loop this short, but for products, is a number in the source: the compiler can unroll it
-FEW = 4096  # things of a batch that was written for at most SHORT: a variance of 30,000 had 130 times PyTorch's error
 
 
 @dataclass(slots=True)
@@ -216,17 +225,18 @@ class Sizes:
     def solve(self, function: Function, *, short: int = SHORT, free: bool = True) -> None:
         """Declare every size of the function's loops, and collect checks that other shapes satisfy the equations.
 
-        Reduced loops of at most `short` steps are numbers in the source, two that are walked as one by their product,
-        but for the batch, of which the kernel serves FEW: one thread may add them up, in the type of the values.
-        So are sizes that only follow from what a loop runs along, unless they are to be `free`: a GPU divides by
-        numbers more quickly.
+        The innermost reduced loops of at most `short` steps are numbers in the source, but for the batch. So are
+        sizes that only follow from what a loop runs along, unless they are to be `free`: a GPU divides by numbers
+        more quickly.
         """
         self.free = free
         self.checks += [f"{n.name} == {literal_of(value)}" for n, value in function.held_numbers]
         external, internal = self.equations(function)
         plain = [r for r in function.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
-        brief, batch = {leaf for r in plain for leaf in short_loops(r, short)}, batch_loops(function)
-        numbers = brief - batch
+        nests = [build_nest(r, Names()) for r in plain if any(a.size <= SHORT for a in r.reduced)]
+        batch = batch_loops(function)
+        brief = {leaf for nest in nests for loop in short_loops(nest) for leaf in loop.leaves} - batch
+        numbers = {leaf for nest in nests for loop in innermost(nest, short) for leaf in loop.leaves} - batch
         for _, group in external:
             for leaf in ir.leaves(group):
                 if leaf.fixed or leaf in numbers:
@@ -241,9 +251,11 @@ class Sizes:
             unknown = [leaf for _, group in pending for leaf in group if leaf not in self.known]
             if not unknown:
                 break
-            # Which part of a split dimension is a number nobody knows: all are, of this problem.
-            self.checks += [f"{t} == {ir.size_of(g)}" for t, g in pending if unknown[0] in g]
-            self.declare(unknown[0], str(unknown[0].size))
+            # Which part of a split dimension is a number nobody knows: a short one, or all are, of this problem.
+            number = next((leaf for leaf in unknown if leaf in brief), unknown[0])
+            if number not in brief:
+                self.checks += [f"{t} == {ir.size_of(g)}" for t, g in pending if number in g]
+            self.declare(number, str(number.size))
         tied = {leaf for _, group in external for leaf in ir.leaves(group)}
         rest = [leaf for left, right in internal for leaf in (*ir.leaves(left), *ir.leaves(right))]
         numeric = self.following((a for a in self.known if self.names[a] in self.constants), internal, along=False)
@@ -260,7 +272,8 @@ class Sizes:
         in_order = sorted(self.known, key=lambda leaf: leaf.serial)
         runs = [(leaf, along) for leaf in in_order for along in (leaf.along, *leaf.also) if along]
         self.checks += dict.fromkeys(check for leaf, along in runs if (check := self._along(leaf, along)))
-        self.checks += [f"{self.names[leaf]} <= {FEW}" for leaf in in_order if leaf in brief & batch]
+        for nest in nests:
+            self.checks += self._few(nest)
         for leaf in in_order:
             for sliced, part in ir.slices(leaf):
                 self.checks += self._fits(sliced.leaves(), part)
@@ -340,6 +353,15 @@ class Sizes:
                         self.declare(leaf, self.names[told])
                     return True
         return False
+
+    def _few(self, nest: Nest) -> list[str]:
+        """Return the check that short loops are not so long that a sum over them wants a wider type.
+
+        One thread may add them up, in the type of the values; that of a `free` row is joined in another.
+        """
+        short = [] if self.free and nest.schedule == "row" else short_loops(nest)
+        leaves = tuple(a for loop in short for a in loop.leaves if self.names[a] not in self.constants)
+        return [f"{self.names.product(leaves)} <= {max(FEW, ir.size_of(leaves))}"] if leaves else []
 
     def _tells(self, along: ir.Along) -> bool:
         return all(leaf in self.known for leaf in along.leaves())

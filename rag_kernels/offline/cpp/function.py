@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from rag_kernels.offline.codegen.contraction import find_contraction
-from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
+from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes, innermost
 from rag_kernels.offline.codegen.loop_nest import Names, Nest, build_nest
 from rag_kernels.offline.codegen.math_prelude import called
 from rag_kernels.offline.codegen.operator_texts import Form
-from rag_kernels.offline.codegen.reduction_levels import levels
+from rag_kernels.offline.codegen.reduction_levels import indent, levels
 from rag_kernels.offline.codegen.statements import Printer
 from rag_kernels.offline.cpp import attention as attention_cpp
 from rag_kernels.offline.cpp import contraction as contract_cpp
@@ -20,7 +20,14 @@ from rag_kernels.offline.cpp import order as order_cpp
 from rag_kernels.offline.cpp import scatter as scatter_cpp
 from rag_kernels.offline.cpp import segments as segments_cpp
 from rag_kernels.offline.cpp.region import CpuParameters, CpuRegion
-from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion, SegmentRegion
+from rag_kernels.offline.fusion.regions import (
+    AttentionRegion,
+    OrderRegion,
+    Region,
+    ScatterRegion,
+    SegmentRegion,
+    loads_of,
+)
 from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.parameters import c_name, whole_of
@@ -71,8 +78,8 @@ def function_text(function: Function, parameters: CpuParameters, needs: Needs) -
     """Return the function that runs these regions, and its export; what it calls is noted."""
     names = Names()
     sizes = Sizes(names)
-    sizes.solve(function, short=parameters.short, free=parameters.free_sizes)
-    regions = [line for r in function.regions for line in ["", *region_text(r, function, names, parameters, needs)]]
+    sizes.solve(function, short=0, free=True)
+    regions = [line for r in function.regions for line in ["", *region_text(r, function, sizes, parameters, needs)]]
     lines = [f"void {function.name}_kernel({function.parameters('cpu')}) {{"]
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
@@ -98,9 +105,9 @@ def pointers_of(function: Function) -> dict[str, str]:
     return {b: f"{c_name(b)}_data" if whole_of(b) in variables else f"{c_name(b)}.data" for b in function.specs}
 
 
-def region_text(region: Region, function: Function, names: Names, parameters: CpuParameters, needs: Needs) -> list[str]:
+def region_text(region: Region, function: Function, sizes: Sizes, parameters: CpuParameters, needs: Needs) -> list[str]:
     """Return the statements of one region: in tiles if it is a product, else by its schedule."""
-    pointers = pointers_of(function)
+    pointers, names = pointers_of(function), sizes.names
     storage = function.storage
     needs.calls |= called(region.stores.values(), Form.C)
     match region:
@@ -122,9 +129,43 @@ def region_text(region: Region, function: Function, names: Names, parameters: Cp
         needs.products = True
         return contract_cpp.region_text(contraction, Printer(contraction.nest, pointers, storage))
     nest = long_lanes(build_nest(region, names))
-    return CpuRegion(
-        nest, Printer(nest, pointers, storage), levels(region.stores.values()), parameters=parameters
-    ).text()
+    known = levels(region.stores.values())
+    own = own_steps(nest, sizes, parameters.short)
+    local = function.pointers if own else pointers
+    text = CpuRegion(nest, Printer(nest, local, storage), known, parameters=parameters).text()
+    return at_own_steps(text, own, {local[b]: pointers[b] for b in buffers_of(region)}) if own else text
+
+
+def buffers_of(region: Region) -> list[str]:
+    """Return what a region reads and writes."""
+    return list(dict.fromkeys((*(v.buffer for v in loads_of(region)), *region.stores)))
+
+
+def own_steps(nest: Nest, sizes: Sizes, most: int) -> dict[str, int]:
+    """Return the sizes, by name, that loops of short rows have for this problem and that no number tells."""
+    loops = innermost(nest, most) if nest.schedule == "row" else []
+    named = {sizes.names[leaf]: leaf.size for loop in loops for leaf in loop.leaves}
+    return {name: size for name, size in named.items() if name not in sizes.constants}
+
+
+def at_own_steps(text: list[str], own: dict[str, int], pointers: dict[str, str]) -> list[str]:
+    """Return the statements of a region for a call of this problem's sizes, whose loops g++ unrolls, and for others.
+
+    `pointers` are those that they use, with what they point to: g++ makes no vectors where it reads these again.
+    """
+    note, *body = text
+    local = [f"auto* const {pointer} = {data};" for pointer, data in pointers.items()]
+    numbers = [f"std::integral_constant<int64_t, {size}>()" for size in own.values()]
+    return [
+        note,
+        "{",
+        f"  const auto rows = [&]({', '.join(f'auto steps_{name}' for name in own)}) {{",
+        *indent(indent([*(f"const int64_t {name} = steps_{name};" for name in own), *local, *body])),
+        "  };",
+        f"  if ({' && '.join(f'{name} == {size}' for name, size in own.items())}) rows({', '.join(numbers)});",
+        f"  else rows({', '.join(own)});",
+        "}",
+    ]
 
 
 def long_lanes(nest: Nest) -> Nest:

@@ -42,7 +42,7 @@ class CpuParameters:
     depth: int = 256
     products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
     attention: int = 1  # whether attention is one operator of ours
-    short: int = SHORT  # reduced loops of at most so many steps are numbers; 0 where other sizes are to be served
+    short: int = SHORT  # rows of at most so many steps are unrolled; 0 where other sizes are to be served
     saving: int = DEAR  # of a training step's values: 0 none are saved, 1 what is dear to compute again, 2 all
 
     @property

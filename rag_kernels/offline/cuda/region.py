@@ -57,7 +57,7 @@ class CudaParameters:
     keys: int = 0  # of a tile of attention by wgmma, or 0 for what fits
     in_turn: int = 1  # whether its warpgroups take turns at multiplying, where there are two
     sharing: int = 1024  # threads of each of the blocks that share a row which none can hold; 0: none is shared
-    short: int = SHORT  # reduced loops of at most so many steps are numbers; 0 where other sizes are to be served
+    short: int = SHORT  # innermost reduced loops of so many steps at most are numbers; 0: other sizes are to be served
     saving: int = DEAR  # of a training step's values: 0 none are saved, 1 what is dear to compute again, 2 all
 
     @property

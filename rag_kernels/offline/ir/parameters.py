@@ -39,7 +39,7 @@ GENERATED_NAMES = re.compile(
     r"[a-z]+\d+|[a-z]+\d+_\w+|(l|of)_\w+|[A-Z]\w*|\w+_(v\d*|v\d*_kept|p|p_start|data|tile\d*(_element|_held)?)|[a-eg-lnp-qstuvz]|"
     r"multiply\w*|"
     r"(above|at|await|close|cluster|column|copy|first|from|half|handed|high|keep|kept|lane|left|low|mbarrier|next|part|"
-    r"phase|put|quad|rest|right|rk|row|second|take|taps|tile|tma|wgmma|wide)_\w+|"
+    r"phase|put|quad|rest|right|rk|row|second|steps|take|taps|tile|tma|wgmma|wide)_\w+|"
     r"at|by|by_device|down|hi|in|kn|lo|to|tx|ty|up|z_|across|active|adding|aligned|all|along|arrived|band|bar|bars|base|batches|before|"
     r"begin|beside|best|bits|block|blocks|bring|built|bytes|chunk|cluster|column|columns|copied|copy|count|depth|"
     r"counters?|descriptor|device|done|each|edge|elements|empty|end|enter|factor|failed|fetch|finish|first|fit|float_at|fits|fitted|found|from|"
