@@ -120,6 +120,25 @@ def test_a_compiler_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -
         toolchain.cache_clear()
 
 
+def test_gold_links_where_it_stands_beside_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies elsewhere is not in the compilers' box."""
+    elsewhere = tmp_path / "g++"
+    elsewhere.write_text(f'#!/bin/sh\nexec {toolchain().cxx} "$@"\n')
+    elsewhere.chmod(0o755)
+    monkeypatch.setenv("CXX", str(elsewhere))
+    toolchain.cache_clear()
+    try:
+        without = toolchain()
+    finally:
+        toolchain.cache_clear()
+    monkeypatch.delenv("CXX")
+    assert not without.gold
+    for tools in (without, toolchain()):
+        (built,) = build([(SOURCE, "cpu")], tools=tools, cache=tmp_path)
+        assert isinstance(built, Built), built
+        assert (b"gold 1." in built.library.read_bytes()) == tools.gold
+
+
 def test_what_a_kernel_takes_is_its_sources_own(tmp_path: Path) -> None:
     """Some compilers link a runtime of their own into each library; g++ 13's asks for an environment variable."""
     runtime, wrapper = tmp_path / "runtime.cpp", tmp_path / "g++-alone"
