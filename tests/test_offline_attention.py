@@ -351,3 +351,17 @@ def test_queries_of_another_type_leave_keys_to_be_copied(tmp_path: Path) -> None
     plan = write(fp, CudaParameters(attention=1))
     assert plan is not None and plan.schedules == ("attention",) and "if (false)" not in plan.candidate.source
     assert worst_ratio(fp, emulated(plan, fp, tmp_path)) < numbers.RATIO
+
+
+@pytest.mark.parametrize("parameters", [CpuParameters(), numbers.SMALL], ids=["cpp", "cuda"])
+def test_two_softmaxes_of_one_product_are_drafted(
+    parameters: Parameters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A soft mixture of experts: only one of them is behind the product, and no draft was made."""
+    if isinstance(parameters, CudaParameters):
+        monkeypatch.setattr(numbers, "build", build_emulated)
+    body = "s = torch.einsum('bnd,dk->bnk', x, y); a = torch.einsum('bnd,bnk->bkd', x, s.softmax(1)); "
+    fp = functional("soft", Case(body + "return s.softmax(-1) @ a", "torch.randn(2, 24, 16)", "torch.randn(16, 8)"))
+    plan = write(fp, parameters)
+    assert plan is not None
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) <= numbers.RATIO

@@ -173,8 +173,8 @@ class AttentionRecogniser:
             known = site not in self.done
             return self.known[name](lowering, node) if known else self.row(lowering, site, top=node.name == site.top)
         if node.name == site.softmax:
-            self.open[site].empty = 0.0 if name == SAFE else math.nan
-            return self.softmax(lowering, site, lowering.value(given(node, 0)), given(node, 1, "dim"))
+            empty = 0.0 if name == SAFE else math.nan
+            return self.softmax(lowering, site, lowering.value(given(node, 0)), given(node, 1, "dim"), empty)
         half = node.outputs[0].dtype in HALF
         return self.values(
             lowering, site, node, operands_named(node), lambda: PRODUCTS[name](lowering, node), half=half
@@ -216,11 +216,12 @@ class AttentionRecogniser:
         self.open[site] = _Open(q, k, stand_in, depth)
         return value
 
-    def softmax(self, lowering: Lowering, site: Site, value: ir.Value, dim: int) -> ir.Value:
-        """Return a stand-in for the weights, and keep what they are the softmax of."""
-        if site not in self.open:
+    def softmax(self, lowering: Lowering, site: Site, value: ir.Value, dim: int, empty: float) -> ir.Value:
+        """Return a stand-in for the weights; keep what they are the softmax of, and what a row without a key is."""
+        if site not in self.open:  # of two softmaxes of one product only one is behind it
             raise ir.Unfusable("not behind a product")
         found = self.open[site]
+        found.empty = empty
         found.score, found.keys = value, value.dims[dim % len(value.dims)]
         found.weights = plain_load(f"weights of {site.softmax}", value.dims)
         return lowering.tracked(found.weights)
@@ -302,8 +303,7 @@ class AttentionRecogniser:
             value = lowering.op(allowed, bias, value)
         elif bias is not None:
             value = lowering.op(add, value, bias)
-        weights = self.softmax(lowering, site, value, -1)
-        self.open[site].empty = 0.0
+        weights = self.softmax(lowering, site, value, -1, 0.0)
         half = lowering.specs.get(node.name, node.outputs[0]).dtype in HALF
         out = self.values(lowering, site, node, (), lambda: product(lowering, weights, v), half=half)
         return lowering.view(out, node.outputs[0].shape) if groups > 1 else out
