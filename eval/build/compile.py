@@ -62,7 +62,7 @@ SUFFIX: dict[Flavour, str] = {
 # ThreadSanitizer: the compiler proper is told of OpenMP, the linker is not (no libgomp); fences, which TSan does not
 # see, are errors.
 CPU_FLAGS: dict[Flavour, str] = {
-    "cpu": "-fopenmp -O3",
+    "cpu": "-fopenmp",
     # g++ defines shifts into the sign, as C++20 does: exponentials are made by them.
     "cpu-checked": "-fopenmp -fsanitize=address,undefined -fno-sanitize=shift-base -fno-sanitize-recover=all "
     "-fno-omit-frame-pointer -O1 -g1",
@@ -107,6 +107,7 @@ class Toolchain:
     avx512: bool
     splits: bool = False  # whether nvcc optimises several kernels of a source at once
     isa: str = "native"  # of CPU kernels; another one makes a library that names no place of this machine
+    optimizing: str = "-O3"  # of CPU kernels; what only computes right numbers takes less
     gold: bool = False  # whether this linker is there: it takes 0.03 CPU seconds a library, GNU's usual one 0.08
 
     def command(self, flavour: Flavour) -> str:
@@ -136,7 +137,8 @@ class Toolchain:
         None changes a value: no errno, no traps, vectors as wide as the CPU has them.
         """
         wide = " -mprefer-vector-width=512" if self.avx512 else ""
-        return f"-march={self.isa}{wide} {CPU_FLAGS[flavour]} -fPIC {OWN} -fno-math-errno -fno-trapping-math"
+        level = f" {self.optimizing}" if flavour == "cpu" else ""
+        return f"-march={self.isa}{wide} {CPU_FLAGS[flavour]}{level} -fPIC {OWN} -fno-math-errno -fno-trapping-math"
 
 
 def taken_names(library: Path) -> list[str]:
