@@ -13,7 +13,7 @@ from rag_kernels.eval.children.reference.bound_module import BoundModule
 from rag_kernels.eval.children.reference.right_answers import RightAnswers
 from rag_kernels.eval.numerics.compare import ratios
 from rag_kernels.eval.numerics.exactness_probe import one_hot, targets
-from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
+from rag_kernels.eval.numerics.rounding_noise import Perturbed, cut_to_tf32, through, to_tf32
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.traits.input_kinds import SEVEN_BITS
@@ -52,9 +52,6 @@ def get_init_inputs():
 def test_a_probe_tells_tf32_from_bf16_where_what_follows_a_product_enlarges_both(
     workers: Workers, change: str, shown: str
 ) -> None:
-    def cut_off(value: torch.Tensor) -> torch.Tensor:
-        return (value.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
-
     fp = functionalize(problem_from_source("enlarged", ENLARGED), workers=workers)
     chosen = targets(fp)
     generator = torch.Generator().manual_seed(7)
@@ -63,7 +60,7 @@ def test_a_probe_tells_tf32_from_bf16_where_what_follows_a_product_enlarges_both
         one_hot(v, chosen[a.name], generator) if a.name in chosen else v
         for a, v in zip(fp.tensors, content, strict=True)
     ]
-    known = {"tf32": to_tf32, "cut off": cut_off}
+    known = {"tf32": to_tf32, "cut off": cut_to_tf32}
     with torch.no_grad():
         module = BoundModule(fp, torch.device("cpu"), content, seed=1)
         answers = RightAnswers(module, [torch.empty(32, 64)], operands=0.0)
@@ -73,6 +70,32 @@ def test_a_probe_tells_tf32_from_bf16_where_what_follows_a_product_enlarges_both
             outputs = module.call()
         found = answers.precision(outputs, 0)
     assert found.name == shown and found.error > SEVEN_BITS  # by which alone all four were bf16
+
+
+SQUARED = ENLARGED.replace("torch.softmax(4 * self.linear(x), dim=-1)", "self.linear(x).pow(2).mean(0)")
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"), [(to_tf32, "tf32"), (cut_to_tf32, "tf32"), (through(torch.bfloat16), "bf16")]
+)
+def test_a_probe_tells_cut_factors_from_bf16_where_what_is_cut_adds_up(
+    workers: Workers, change: Callable[[torch.Tensor], torch.Tensor], shown: str
+) -> None:
+    """In a mean of squares what is cut off is as much as what bf16 leaves by chance."""
+    fp = functionalize(problem_from_source("squared", SQUARED), workers=workers)
+    chosen, generator = targets(fp), torch.Generator().manual_seed(7)
+    content = [torch.randn(a.spec.shape, generator=generator) for a in fp.tensors]
+    content = [
+        one_hot(v, chosen[a.name], generator) if a.name in chosen else v
+        for a, v in zip(fp.tensors, content, strict=True)
+    ]
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), content, seed=1)
+        answers = RightAnswers(module, [torch.empty(64)], operands=2.0**-11)
+        answers.compute(0, noisy=False, moved=False)
+        with Perturbed(operands=change):
+            outputs = module.call()
+        assert answers.precision(outputs, 0).name == shown
 
 
 FILTERED = ENLARGED.replace("torch.nn.Linear(96, 64)", "torch.nn.Conv1d(4, 8, 3)").replace(
@@ -85,6 +108,8 @@ FILTERED = ENLARGED.replace("torch.nn.Linear(96, 64)", "torch.nn.Conv1d(4, 8, 3)
     [
         (to_tf32, 2.0**-11, True),
         (to_tf32, 0.0, False),
+        (cut_to_tf32, 2.0**-11, True),
+        (cut_to_tf32, 0.0, False),
         (through(torch.bfloat16), 2.0**-11, False),
         (through(torch.bfloat16), 2.0**-8, True),
     ],
@@ -127,6 +152,34 @@ def test_a_step_is_decided_by_the_rounding_that_is_allowed(workers: Workers, ope
         assert answers.check(outputs, None, None, noisy=False).results[0].ok == right
         outputs[0][3, 5] += 9
         assert not answers.check(outputs, None, None, noisy=False).results[0].ok
+
+
+STEEP = ENLARGED.replace("torch.softmax(4 * self.linear(x), dim=-1)", "torch.tanh(self.linear(x))").replace(
+    "torch.nn.Linear(96, 64)", "torch.nn.Linear(32, 256, bias=False)"
+)
+
+
+def test_what_is_steep_where_factors_are_rounded_is_held_to_many_runs(workers: Workers) -> None:
+    """One tanh of each row is of terms that cancel: the rounding that is allowed turns its sign, in some runs alone."""
+    fp = functionalize(problem_from_source("steep", STEEP.replace("32, 96", "512, 32")), workers=workers)
+    torch.manual_seed(11)
+    x, w = 1e5 * torch.randn(512, 16), torch.randn(256, 16)
+    x[:, 0], w[1:, 0] = 3e5, 30  # all others are far from zero
+    apart = 10 * torch.randn(512, 16)
+    apart[3] = 5e4  # and so is all of this row
+    x, w = torch.cat([x, apart - x], 1), torch.cat([w, w * torch.tensor([1.0] + 255 * [-1.0])[:, None]], 1)
+    with torch.no_grad():
+        module = BoundModule(fp, torch.device("cpu"), [x, w], seed=1)
+        answers = RightAnswers(module, [torch.empty(512, 256)], operands=2.0**-11)
+        answers.compute(0, noisy=True, moved=False)
+        with Perturbed(operands=to_tf32):
+            outputs = module.call()
+        right = answers.answers[0].oracle[0]
+        assert 20 < int(((outputs[0] > 0) != (right > 0)).any(1).sum()) < 500
+        first, settled = (answers.check(outputs, 0, None, noisy=True, settle=s).results[0] for s in (False, True))
+        outputs[0][3, 5] *= -1
+        other = answers.check(outputs, 0, None, noisy=True, settle=True).results[0]
+    assert first.unsettled and settled.ok and not other.ok, (first, settled, other)
 
 
 SMALL_BESIDE = ENLARGED.replace(

@@ -205,8 +205,8 @@ class Chance:
         flat = value.view(-1)
         with one_thread():
             for piece in pieces(flat):
-                part, numbers = flat[piece], self._numbers(flat[piece])
-                part.addcmul_(part, numbers, value=by if self._random.random() < 0.5 else -by)
+                part, side = flat[piece], by if self._random.random() < 0.5 else -by
+                part.addcmul_(part, self._numbers(part) * side)  # large numbers times those of the table may overflow
         return value
 
     def by_the_least(self, value: torch.Tensor) -> torch.Tensor:
@@ -242,6 +242,13 @@ def to_tf32(value: torch.Tensor) -> torch.Tensor:
         return value
     bits = value.contiguous().view(torch.int32)
     return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+
+
+def cut_to_tf32(value: torch.Tensor) -> torch.Tensor:
+    """Leave ten bits after the point, as a tensor core does that is given all of fp32; other dtypes stay."""
+    if value.dtype != torch.float32:
+        return value
+    return (value.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
 def through(dtype: torch.dtype) -> Change:

@@ -237,7 +237,7 @@ class Sessions:
         idle: list[Worker] | None = None,
     ) -> ProblemKnowledge:
         """Add the problem's admission, and the problem at other sizes; `opened` closes them if one cannot be opened."""
-        fp, admission = session.fp, self._compare_as_admitted(session)
+        fp, admission = session.fp, self.compare_as_admitted(session)
         if small is None:
             # On a CPU its worker has more to do when the sanitizers have ended.
             small = session if takes_special(fp) else self._small(fp, opened, idle if session.on_gpu else None)
@@ -264,7 +264,7 @@ class Sessions:
         known = self._with_changed_sizes(known, session, idle)
         return known if session.on_gpu else self._with_tiles(known, session, idle)
 
-    def _compare_as_admitted(self, session: ProblemSession) -> Admission | None:
+    def compare_as_admitted(self, session: ProblemSession) -> Admission | None:
         """Return what is known of the problem itself; outputs are compared by it from now on."""
         admission = None
         if "admission" not in self.limits.without:

@@ -28,6 +28,7 @@ class Answer:
     oracle: list[torch.Tensor]
     kind: Literal["fp64", "own dtype"]
     noise: list[torch.Tensor | None] | None = None
+    wide: list[torch.Tensor | None] | None = None  # by many more runs, once somebody was wrong by that of a few
     owed: list[Yardstick | None] = field(default_factory=list)  # empty until it was asked for
     raw: list[torch.Tensor] = field(default_factory=list)  # the module's outputs, where steps were taken out
     open: list[torch.Tensor | None] = field(default_factory=list)  # where nobody is judged; empty: everywhere

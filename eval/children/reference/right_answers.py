@@ -13,7 +13,6 @@ import itertools
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -32,7 +31,6 @@ from rag_kernels.eval.numerics.compare import (
     compare,
     decided_by_rounding,
     exceeding,
-    largest_error,
     own_error,
     ratios,
     unpacked,
@@ -43,7 +41,7 @@ from rag_kernels.eval.numerics.exactness_probe import relative_error, targets
 from rag_kernels.eval.numerics.octaves import small_fault
 from rag_kernels.eval.numerics.oracle import ExactCasts, double_factories, right_answer
 from rag_kernels.eval.numerics.rounding_faults import rounding_fault, signs_of_zeros
-from rag_kernels.eval.numerics.rounding_noise import SCALE, Perturbed, RoundingNoise, rounded_anew, through, to_tf32
+from rag_kernels.eval.numerics.rounding_noise import SCALE, Perturbed, cut_to_tf32, through, to_tf32
 from rag_kernels.eval.numerics.steps import (
     Choosing,
     as_good,
@@ -58,11 +56,10 @@ from rag_kernels.eval.numerics.steps import (
 )
 from rag_kernels.eval.numerics.ties import Arranged, taken_by, takes_any
 from rag_kernels.eval.traits.index_ties import index_source, is_rounded
-from rag_kernels.eval.traits.input_kinds import precision_class
+from rag_kernels.eval.traits.input_kinds import SPLIT, precision_class
 from rag_kernels.eval.traits.packed_bits import packed_at
 from rag_kernels.eval.traits.steps import has_steps, longest_sum
 
-NOISE_RUNS = 3
 DENSE_RUNS = 5  # with the rounding of a product's operands
 FEW = 256  # elements of an output
 HALF = 2  # bytes
@@ -92,7 +89,7 @@ class RightAnswers:
         """
         answer = self.answers[draw] = self._compute()
         if noisy:
-            answer.noise = self._noise(answer, moved=NOISE_SHARE if moved else 0.0, operands=self.operands)
+            answer.noise = self.others.noise(answer, moved=NOISE_SHARE if moved else 0.0)
         if partly and answer.kind == "fp64":
             answer.leave_open()
         pairs = list(zip(answer.reference, answer.oracle, strict=True))
@@ -119,7 +116,7 @@ class RightAnswers:
         """
         answer = self.answers[draw] if draw is not None else self._compute()
         if noisy and draw is None:
-            answer.noise = self._noise(answer, operands=self.operands)
+            answer.noise = self.others.noise(answer)
         outputs = [got.to(self.module.device) for got in outputs]
         results = self._compared(outputs, answer, limits, settle=settle, near=near)
         if self.takes_any and not all(result.ok for result in results):
@@ -162,7 +159,6 @@ class RightAnswers:
                 outputs, answer.reference, answer.oracle, noise, answer.yardsticks(), strict=True
             )
         ]
-        known = answer.noise or (self._noise(answer, operands=self.operands) if settle else None)
         for at, (result, got) in enumerate(zip(results, outputs, strict=True)):
             if not result.ok:
                 results[at] = self._settled(result, at, got, answer, limits, settle=settle)
@@ -172,7 +168,7 @@ class RightAnswers:
                 )
                 results[at] = Comparison(False, result.ratio, told) if told else result
             elif answer.kind == "fp64" and got.is_floating_point():
-                results[at] = self._where_small(result, got, at, answer, known, near=near)
+                results[at] = self._where_small(result, got, at, answer, settle=settle, near=near)
         if answer.kind == "fp64" and answer.noise is None:  # of ordinary contents
             given = zip(results, outputs, answer.reference, answer.oracle, strict=True)
             results = [
@@ -185,7 +181,7 @@ class RightAnswers:
         """Name the precision that outputs show on the probe's draw, which is the current content."""
         error = self._probed(outputs, draw)
         name = precision_class(error, len(targets(self.module.fp)))
-        if name == "bf16" and error <= self._between(draw):
+        if name == "bf16" and (error <= self._between(draw) or self._are_cut(outputs)):
             name = "tf32"
         return PrecisionShown(name, error)
 
@@ -245,6 +241,17 @@ class RightAnswers:
         tf32, bf16 = lower
         return math.sqrt(tf32 * bf16) if bf16 > LEAST_APART * tf32 else 0.0
 
+    def _are_cut(self, outputs: Outputs) -> bool:
+        """Return whether outputs are what factors give that are cut to TF32: off to one side, which adds up."""
+        pairs = [(got, cut) for got, cut in zip(outputs, self._with_cut(), strict=True) if got.is_floating_point()]
+        return max((relative_error(g.to(self.module.device), c) for g, c in pairs), default=math.inf) < SPLIT
+
+    def _with_cut(self) -> list[torch.Tensor]:
+        """Return what the module gives where a tensor core cuts factors to TF32 that it is given in fp32."""
+        self.module.restore()
+        with Perturbed(operands=cut_to_tf32):
+            return self.module.call()
+
     def _compute(self) -> Answer:
         self.module.restore()
         results = self.module.own_results(self.module.call())
@@ -255,7 +262,7 @@ class RightAnswers:
         answer = self._without_steps(Answer(results, exact, "fp64"))
         # In fp64 the oracle rounds as badly as the module; a few sums that cancel have no scale of their own.
         if any(t.dtype == torch.float64 or t.numel() < FEW for t in results):
-            answer.noise = self._noise(answer, operands=self.operands)
+            answer.noise = self.others.noise(answer)
         return answer
 
     def _without_steps(self, answer: Answer) -> Answer:
@@ -273,32 +280,6 @@ class RightAnswers:
                 for own, right, step in zip(raw, answer.oracle, steps, strict=True)
             ]
         return answer
-
-    def _noise(self, answer: Answer, *, moved: float = 0.0, operands: float = 0.0) -> list[torch.Tensor | None]:
-        """Return largest error of a few runs with amplified rounding, element by element; None for exact outputs.
-
-        With inputs `moved` by so many roundings, too: where a row is constant, or far from zero, PyTorch may be exact
-        by luck, and nobody owes more than the answer to inputs that are as good. Inputs of 16 bits are what they
-        are, and computed on in fp32: they are moved by a rounding there, in fp64.
-        """
-        worst: list[torch.Tensor | None] = [None] * len(answer.oracle)
-        generator = self.others.generator()
-        finely = bool(moved) and answer.kind == "fp64" and any(_is_narrow(v) for v in self.module.leaves)
-        for _ in range(NOISE_RUNS):
-            self.module.restore()
-            leaves = [rounded_anew(v, generator, moved) for v in self.module.leaves] if moved and not finely else None
-            with RoundingNoise(generator, operands=operands):
-                runs = [self.module.call(leaves)]
-            if finely:
-                values = [rounded_anew(v.float() if _is_narrow(v) else v, generator) for v in self.module.values]
-                wide = right_answer(partial(self.module.call_on, values, wide=True), answer.reference) or answer.oracle
-                runs.append([t.float() if t.is_floating_point() else t for t in wide])
-            for i, (got, oracle) in itertools.chain(*(enumerate(zip(r, answer.oracle, strict=True)) for r in runs)):
-                if got.is_floating_point():
-                    step = stepped(got, oracle, oracle) if self.has_steps else None
-                    got = got if step is None else chosen(step, narrowed(oracle, got.dtype), got)
-                    worst[i] = largest_error(got, oracle, worst[i])
-        return worst
 
     def _settled(
         self,
@@ -329,12 +310,15 @@ class RightAnswers:
                 return result
             if not settle:
                 return replace(result, unsettled=True)
-            if self.operands and got.dtype == torch.float32:
+            if self.operands and got.dtype == torch.float32 and not answer.noise:
                 limits = self._as_allowed(at, answer, limits)
-                if (held := self._held(got, at, answer, limits)).ok:
-                    return held
+                for compared in (self._held, self._as_cut):
+                    if (held := compared(got, at, answer, limits)).ok:
+                        return held
             if (put_right := self._lone(got, at, answer, limits)) is not None:
                 return self._held(put_right, at, answer, limits)
+            if answer.noise:
+                return self._by_wide_noise(result, got, at, answer, limits)
             return self._by_chance(result, got, at, answer, limits)
         if at < len(self.module.fp.results) and is_rounded(self.module.fp, self.module.fp.results[at]):
             return Comparison(True, 0.0, "") if as_near(got, own, right, self.others.again(at)) else result
@@ -368,6 +352,14 @@ class RightAnswers:
             rms, largest = max(rms, TWICE * made[0]), max(largest, LARGEST * made[1])
         return rms, largest
 
+    def _as_cut(self, got: torch.Tensor, at: int, answer: Answer, limits: tuple[float, float] | None) -> Comparison:
+        """Compare an output with what is right where factors are cut to TF32.
+
+        That is off by more than rounding them, and to one side: limits with room for it would have room for bf16.
+        """
+        owed = answer.yardsticks()[at]
+        return compare(got, answer.reference[at], self._with_cut()[at], limits=limits, owed=owed)
+
     def _lone(
         self, got: torch.Tensor, at: int, answer: Answer, limits: tuple[float, float] | None
     ) -> torch.Tensor | None:
@@ -382,6 +374,18 @@ class RightAnswers:
         allowed = most.reshape(-1, 1).expand(len(most), got.numel() // len(most)).reshape(got.shape)
         return lone(got, right, allowed, self.others.moved(at))
 
+    def _by_wide_noise(
+        self, result: Comparison, got: torch.Tensor, at: int, answer: Answer, limits: tuple[float, float] | None
+    ) -> Comparison:
+        """Return the result of an output on an unusual content: right where many runs with amplified rounding show more
+        than a few did.
+
+        What is steep where rounding decides (a saturated tanh of terms that cancel) is moved in some runs alone.
+        """
+        wide = self.others.wide_noise(answer)[at]
+        held = compare(got, answer.reference[at], answer.oracle[at], noise=wide, limits=limits)
+        return held if held.ok else self._by_chance(result, got, at, answer, limits)
+
     def _by_chance(
         self, result: Comparison, got: torch.Tensor, at: int, answer: Answer, limits: tuple[float, float] | None
     ) -> Comparison:
@@ -393,7 +397,7 @@ class RightAnswers:
         """
         owed, limits = answer.yardsticks()[at], limits or LIMITS[got.element_size()]
         if got.element_size() > HALF and got.numel() < FEW:
-            noise = self._noise(answer, moved=SCALE, operands=self.operands)[at]
+            noise = self.others.noise(answer, moved=SCALE)[at]
             return compare(got, answer.reference[at], answer.oracle[at], noise=noise, limits=limits)
         if got.element_size() == HALF and owed is not None and owed.finite:
             over = exceeding(got, answer.oracle[at], owed, limits)
@@ -402,21 +406,17 @@ class RightAnswers:
         return result
 
     def _where_small(
-        self,
-        result: Comparison,
-        got: torch.Tensor,
-        at: int,
-        answer: Answer,
-        noise: list[torch.Tensor | None] | None,
-        *,
-        near: bool,
+        self, result: Comparison, got: torch.Tensor, at: int, answer: Answer, *, settle: bool, near: bool
     ) -> Comparison:
         """Return the result of an output that is right by its rows: wrong where its small elements are."""
-        mine = noise[at] if noise else None
-        found = small_fault(got, answer.reference[at], answer.oracle[at], noise=mine, near=near)
+        noise = answer.noise[at] if answer.noise else None
+        found = small_fault(got, answer.reference[at], answer.oracle[at], noise=noise, near=near)
+        if found is not None and settle:
+            noise = self.others.wide_noise(answer)[at]
+            found = small_fault(got, answer.reference[at], answer.oracle[at], noise=noise, near=near)
         if found is None:
             return result
-        return Comparison(False, result.ratio, found.told, relative=found.error, unsettled=noise is None)
+        return Comparison(False, result.ratio, found.told, relative=found.error, unsettled=not settle)
 
     def _chosen_as_well(self, at: int, got: torch.Tensor, reference: torch.Tensor, right: torch.Tensor) -> bool:
         """Return whether an output of indices chooses values as good as the right ones."""
@@ -455,10 +455,6 @@ class RightAnswers:
             kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             if kept > torch.cuda.mem_get_info()[0] // KEPT:
                 torch.cuda.empty_cache()
-
-
-def _is_narrow(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
 
 
 def _require_form(results: Outputs, traced: Outputs) -> None:
