@@ -18,7 +18,7 @@ from interrupts import ctrl_c
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.process.channel import Channel, ChannelClosed, Failed, pair, readable
-from rag_kernels.eval.process.process_tree import children
+from rag_kernels.eval.process.process_tree import children, runs
 from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 
 
@@ -236,6 +236,20 @@ def test_a_process_that_ends_while_it_is_looked_at_has_no_children(monkeypatch: 
 
     monkeypatch.setattr("os.listdir", gone)
     assert children(os.getpid()) == []
+
+
+@pytest.mark.parametrize(("does", "computes"), [("while True: pass", True), ("input()", False)])
+def test_what_wants_a_core_is_told_from_what_waits(does: str, computes: bool) -> None:
+    """On a machine at work it may have none for long."""
+    code = f"import threading; threading.Thread(target=lambda: print(flush=True) or exec({does!r})).start()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        end = time.monotonic() + 60
+        while runs(process.pid) != computes and time.monotonic() < end:
+            time.sleep(0.01)
+        seen = runs(process.pid)
+        process.kill()
+    assert seen == computes and not runs(process.pid)
 
 
 @pytest.mark.parametrize("installed", [True, False])

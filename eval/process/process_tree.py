@@ -76,6 +76,13 @@ def stands(pid: int) -> bool:
         return True
 
 
+def runs(pid: int) -> bool:
+    """Return whether any thread of the process has a core, or waits for one."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return any(stat(f"/proc/{pid}/task/{task}")[0] == "R" for task in os.listdir(f"/proc/{pid}/task"))
+    return False
+
+
 def stat(folder: str) -> list[str]:
     """Return the fields of a `stat` file from the state on (the name before it may hold anything)."""
     with open(f"{folder}/stat") as f:

@@ -32,6 +32,7 @@ from rag_kernels.eval.process.process_tree import (
     forget_peak,
     kill_tree,
     resident,
+    runs,
     seen_from_here,
     signal_all,
     stands,
@@ -146,6 +147,13 @@ class Worker:
             self._workers._ask({"thaw": self.pid})
         else:
             signal_all([self._here], signal.SIGCONT)
+
+    @property
+    def runs(self) -> bool:
+        """Whether a thread of it has a core, or waits for one; of a process that is not seen from here that is unknown,
+        and False.
+        """
+        return self._here is not None and runs(self._here)
 
     def cpu_s(self) -> float:
         """Return CPU seconds of the tree so far.

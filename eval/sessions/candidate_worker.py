@@ -35,6 +35,7 @@ from rag_kernels.eval.sessions.problem_session import ProblemSession
 
 T = TypeVar("T", bound=CandidateReply)
 END_S = 5.0  # of a process; who takes longer is not looked at
+BUSY_LIMIT_S = 0.2  # after which a thread that wants a core is waited for no longer
 
 
 class CandidateWorker:
@@ -185,11 +186,14 @@ class CandidateWorker:
 
     def busy_s(self, seconds: float) -> float:
         """Let the worker run without asking it for anything, and return the CPU seconds that its processes use
-        meanwhile.
+        meanwhile; longer where a thread still wants a core, which it may not get on a machine at work.
         """
         before = self.used_s()
         self.worker.thaw()
         time.sleep(seconds)
+        end = time.monotonic() + BUSY_LIMIT_S
+        while self.worker.runs and time.monotonic() < end:
+            time.sleep(seconds)
         return self.used_s() - before
 
     def close(self) -> None:

@@ -91,8 +91,9 @@ class ProblemSession(ProblemContents):
         """Compare a call's outputs with the answer, one by one; `noisy` where rows of special kinds are among them."""
         self.require_answer(recipe)
         draw, a = whole_draw(recipe), self.admission
+        kind = "" if draw is None else self.specials.kind_of(draw)
         noisy = noisy or self.by_noise
-        special = noisy if draw is None else self.by_noise or draw in self.specials.kinds.values()
+        special = noisy if draw is None else self.by_noise or bool(kind)
         ordinary = not special  # else the noise there sets the limit
         limits = a.limits(self.limits.precision) if a and ordinary else None
         limit_s = max(self.limits.open_s, self.call_limit_s)
@@ -103,8 +104,7 @@ class ProblemSession(ProblemContents):
             self.ask(ComputeAnswer(answer, noisy), Answered, deadline_s=limit_s)
             self.answered.add(answer)
         self._submit(outputs)
-        near = draw is not None and draw in {self.specials.kinds.get(kind) for kind in HELD_NEAR}
-        request = CheckOutputs(answer, outputs.number, limits, noisy, near=near)
+        request = CheckOutputs(answer, outputs.number, limits, noisy, near=kind in HELD_NEAR)
         results = self.ask(request, Checked, deadline_s=limit_s).results
         if any(result.unsettled for result in results):
             self.write(recipe)

@@ -68,6 +68,7 @@ class SpecialDraws:
     def __init__(self, contents: ProblemContents) -> None:
         self._contents, self.fp = contents, contents.fp
         self.kinds: dict[str, int | None] = {}
+        self._seconds: dict[str, int | None] = {}  # one more draw of some kinds
         self.unsound: dict[int, set[int]] = {}  # by draw, outputs for which the module has no sound answer
         self._own_kinds: list[str] | None = None
         self._slots: dict[str, int] = {}  # draws of numbers that candidates name, each made again for the next one
@@ -79,7 +80,7 @@ class SpecialDraws:
 
         After a few of which it died none is tried any more.
         """
-        self.unsound, self._slots = {}, {}
+        self.unsound, self._slots, self._seconds = {}, {}, {}
         if self._contents.died >= MOST_DIED:
             others = (INFINITE, OUT_OF_RANGE, NON_FINITE, OVERFLOW, *LINES, *TWICE)
             self.kinds = dict.fromkeys((*PROBES, *INTEGER_KINDS, *SPECIAL, *others))
@@ -131,13 +132,16 @@ class SpecialDraws:
             return draw  # whole exponents take both sides, where others do not
         return self._sound_draw(kind, OF_ITS_SIDE if sided else "")
 
-    def another(self, kind: str) -> int | None:
-        """Make one more draw of a kind, which stands for it from now on; None where the module is not sound there."""
-        known = self.kinds.get(kind)
-        if known is None or (draw := self._made(kind)) is None:
-            return None
-        self.kinds[kind] = draw
-        return draw
+    def second(self, kind: str) -> int | None:
+        """Return one more draw of a kind that there is one of; None where the module is not sound there."""
+        if kind not in self._seconds:
+            self._seconds[kind] = None if self.kinds.get(kind) is None else self._made(kind)
+        return self._seconds[kind]
+
+    def kind_of(self, draw: int) -> str:
+        """Return the kind of a draw, "" of one that is the problem's own."""
+        known = (*self.kinds.items(), *self._seconds.items())
+        return next((kind for kind, at in known if at == draw), "")
 
     def named(self, kind: str, named: NamedNumbers) -> int | None:
         """Make a draw that has something of numbers which a candidate names, in the place of the last one of the kind;
@@ -190,10 +194,17 @@ class SpecialDraws:
                 return plain(draw, len(contents.specs))
         return None
 
+    @property
+    def second_mixed(self) -> Recipe | None:
+        """Another draw of these rows; None where there is none, or no sound one."""
+        draw = None if self.mixed is None else whole_draw(self.mixed)
+        other = None if draw is None else self.second(self.kind_of(draw))
+        return None if other is None or self.unsound.get(other) else plain(other, len(self._contents.specs))
+
     def is_mixed(self, recipe: Recipe) -> bool:
         """Return whether a content is such, on which a mere loss of accuracy is no matter."""
         draw = whole_draw(recipe)
-        return draw is not None and draw in {self.kinds.get(MIXED), self.kinds.get(f"{MIXED}{OF_ITS_SIDE}")}
+        return draw is not None and self.kind_of(draw) in (MIXED, f"{MIXED}{OF_ITS_SIDE}")
 
     @property
     def own(self) -> list[tuple[str, int]]:

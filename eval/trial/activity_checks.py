@@ -18,7 +18,8 @@ from rag_kernels.eval.trial.checks import IDLE_S, TRIES, Checks
 LEAST_LOOKED_AT = 4
 BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work with others, was 130 and 160 us
 BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
-LOOKS_AGAIN = 2
+LOOKS_AGAIN = 4
+APART_S = 0.2  # between the second such look and the first, and so much more before each further one
 MOST_LATE = 4  # arguments that come last, one a call
 READS_EARLY = "It reads parameters before the kernel before it has ended: right where that one does not write them."
 LITTLE_S = 150e-6
@@ -83,16 +84,17 @@ def nothing_beside(checks: Checks, look_again: Callable[[int], None]) -> None:
     Neither before it, nor after its answer.
 
     By the CPU's clocks of the calls that were looked at closely. Most have to show it: a call that does so now and
-    then gains nothing by it, and a machine at work disturbs some. So have those that are looked at again, twice: caches
-    that other programs have taken cost CPU time, too.
+    then gains nothing by it, and a machine at work disturbs some. So have those that are looked at again, farther and
+    farther apart: caches that other programs have taken cost CPU time, too, for as long as these are at work.
     """
     accounts = [a for a in checks.subject.accounts if a.is_exact]
     if "activity check" in checks.without or len(accounts) < LEAST_LOOKED_AT:
         return
     beside_s, little_s = _beside(checks, accounts)
-    for _ in range(LOOKS_AGAIN):
+    for look in range(LOOKS_AGAIN):
         if beside_s <= little_s:
             break
+        time.sleep(look * APART_S)
         known = len(checks.subject.accounts)
         look_again(len(accounts))
         again = [a for a in checks.subject.accounts[known:] if a.is_exact]

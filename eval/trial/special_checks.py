@@ -36,8 +36,6 @@ from rag_kernels.eval.traits.steps import alike_inputs
 from rag_kernels.eval.traits.suitable_kinds import wide_in_words
 from rag_kernels.eval.trial.checks import Checks
 
-NEAR_LIMIT = 256.0  # times PyTorch's error: what is farther off is so on any draw
-
 
 def special_values(
     checks: Checks, place: BoundBuffers, kinds: Sequence[str] = (*SPECIAL, NON_FINITE, OVERFLOW)
@@ -68,18 +66,11 @@ def named_numbers(checks: Checks, place: BoundBuffers, named: NamedNumbers, time
 
 
 def _is_tried(checks: Checks, place: BoundBuffers, kind: str, draw: int | None) -> bool:
-    """Call the candidate on a draw of a kind, note what is wrong, and return True; False where there is no draw.
-
-    What is little beyond a limit has to be so on another draw, too: which one is drawn is no fault.
-    """
+    """Call the candidate on a draw of a kind, note what is wrong, and return True; False where there is no draw."""
     if draw is None:
         return False
-    specials, specs = place.session.specials, len(place.session.specs)
-    wrong = _behind(checks, place, (recipe := plain(draw, specs),), kind)
-    near = wrong is not None and kind in SPECIAL and wrong.error_ratio <= NEAR_LIMIT
-    if near and (other := specials.another(kind)) is not None:
-        wrong = _behind(checks, place, (recipe := plain(other, specs),), kind)
-    checks.note_special(place, recipe, wrong, kind)
+    recipe = plain(draw, len(place.session.specs))
+    checks.note_special(place, recipe, _behind(checks, place, (recipe,), kind), kind)
     return True
 
 

@@ -5,8 +5,8 @@
 Each chain is a module whose products may be TF32, or that computes in 16 bits. Its kernels are the module itself, run
 within a mode that rounds as a kernel of that precision does: no text is built, no memory guarded, nothing timed, and of
 a judgement what compares numbers is left, with the judge's own sessions, draws and limits. A session has seeds of its
-own, and draws a content of each special kind, and of rows of several kinds several times. A table tells, by chain and
-by kernel, on how many contents it was called, and in how many sessions it was refused or labelled, and why.
+own, and draws a content of each special kind, and of rows of several kinds several times. A table tells, by chain, on
+how many contents kernels were called, and in how many sessions one was refused or labelled. `--table` makes it of rows.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ HALVES = tuple(
         ("softmax", "torch.softmax(x @ w, -1)", WEIGHTS),
         ("layer norm", "F.layer_norm(x @ w, (64,))", WEIGHTS),
         ("SiLU gate", "F.silu(x @ w) * (x @ w2)", GATE),
-        ("sums", "(x @ w).float().sum(-1)", {"x": (512, 96), "w": (96, 64)}),
+        ("sums", "(x @ w).sum(-1)", {"x": (512, 96), "w": (96, 64)}),
         ("division", "(x @ w) / (1 + (x @ w2).abs())", GATE),
         ("residual", "x + torch.relu(x @ w) @ w2", {"x": (48, 96), "w": (96, 64), "w2": (64, 96)}),
     )
@@ -263,7 +263,7 @@ def tried(session: ProblemSession, chain: Chain, kernel: Kernel) -> Row:
         for _ in range(MIXED_TIMES):
             checks.elsewhere(place)
             for kind in (MIXED, f"{MIXED}{OF_ITS_SIDE}"):
-                session.specials.another(kind)
+                session.specials.kinds.pop(kind, None)  # the next one is another
         special_values(checks, place)
         probe(checks, place)
         checks.rounding()
@@ -284,16 +284,26 @@ def rows_of(judge: LocalJudge, chain: Chain, sessions: int, kernels: Sequence[Ke
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
-    """Return the lines of a table by chain and kernel."""
-    yield "| chain | kernel | contents | sessions | refused | labelled | how |"
-    yield "|---|---|---:|---:|---:|---:|---|"
-    for chain, kernel in dict.fromkeys((row.chain, row.kernel) for row in rows):
-        mine = [row for row in rows if (row.chain, row.kernel) == (chain, kernel)]
-        refused, calls = sum(bool(row.refused) for row in mine), sum(row.calls for row in mine)
-        labels = Counter(label for row in mine for label in row.labels)
-        told = ", ".join(f"{label} ({n})" for label, n in labels.most_common(6))
-        labelled = sum(bool(row.labels) for row in mine)
-        yield f"| {chain} | {kernel} | {calls} | {len(mine)} | {refused} | {labelled} | {told} |"
+    """Return the lines of a table: a row for each chain, in sessions of a kernel each."""
+    yield "| chain | contents | as exact as allowed: sessions | refused | labelled | fewer bits: sessions | refused |"
+    yield "|---|---:|---:|---:|---|---:|---:|"
+    for chain in dict.fromkeys(row.chain for row in rows):
+        honest, others = ([r for r in rows if r.chain == chain and r.honest == is_one] for is_one in (True, False))
+        labels = Counter(label for row in honest for label in row.labels)
+        told = ", ".join(f"{label} ({n})" for label, n in labels.most_common()) or "none"
+        calls = sum(row.calls for row in honest)
+        refused, caught = (sum(bool(row.refused) for row in some) for some in (honest, others))
+        yield f"| {chain} | {calls} | {len(honest)} | {refused} | {told} | {len(others)} | {caught} |"
+
+
+def _kept(row: Row, out: Path | None) -> Row:
+    """Write a row to a file, and say at once where what is right was refused."""
+    if out is not None:
+        with out.open("a") as file:
+            file.write(json.dumps(asdict(row)) + "\n")
+    if row.honest and row.refused:
+        print(f"{row.chain}, {row.kernel}: {row.refused}", file=sys.stderr, flush=True)
+    return row
 
 
 def main() -> None:
@@ -302,7 +312,12 @@ def main() -> None:
     parser.add_argument("--only", default="", help="chains whose names hold this")
     parser.add_argument("--honest", action="store_true", help="leave kernels of fewer bits out")
     parser.add_argument("--out", type=Path, help="every row, as JSON lines")
+    parser.add_argument("--table", type=Path, nargs="+", help="print the table of these files")
     asked = parser.parse_args()
+    if asked.table:
+        lines = (json.loads(line) for path in asked.table for line in path.read_text().splitlines())
+        print("\n".join(table([Row(**line) for line in lines])))
+        return
     torch.set_num_threads(1)
     rows: list[Row] = []
     with open_judge("cpu", limits=Limits(measure_compile=False)) as judge:
@@ -312,13 +327,7 @@ def main() -> None:
             for chain in (chain for chain in chains if asked.only in chain.name):
                 kernels = [kernel for kernel in kernels_for(chain) if kernel.honest or not asked.honest]
                 try:
-                    for row in rows_of(other, chain, asked.sessions, kernels):
-                        rows.append(row)
-                        if asked.out:
-                            with asked.out.open("a") as out:
-                                out.write(json.dumps(asdict(row)) + "\n")
-                        if row.honest and row.refused:
-                            print(f"{row.chain}, {row.kernel}: {row.refused}", file=sys.stderr, flush=True)
+                    rows += (_kept(row, asked.out) for row in rows_of(other, chain, asked.sessions, kernels))
                 except ProblemError as error:
                     print(f"{chain.name}: {error}", file=sys.stderr)
             other.close()
