@@ -7,9 +7,10 @@ import torch
 
 from rag_kernels.eval.numerics.input_draws import redraw
 from rag_kernels.eval.numerics.inputs_together import put_same_sums
-from rag_kernels.eval.numerics.integer_draws import at_both_ends, multiples_of_two
+from rag_kernels.eval.numerics.integer_draws import at_both_ends, multiples_of_two, one_apart
 from rag_kernels.eval.numerics.structured_noise import put_next_to_lines
-from rag_kernels.eval.traits.input_kinds import ALOFT, LEVELS, LONG_CHAIN, LONG_WAYS, ORTHONORMAL, STEEP
+from rag_kernels.eval.records import IndexBound
+from rag_kernels.eval.traits.input_kinds import ALOFT, LEVELS, LONG_CHAIN, LONG_WAYS, ORTHONORMAL, SORTED_ROWS, STEEP
 
 
 def generator(seed: int = 3) -> torch.Generator:
@@ -70,6 +71,28 @@ def test_whole_numbers_are_at_both_ends_in_parts() -> None:
     x, y = (at_both_ends(torch.randint(0, 256, (64, 30), dtype=torch.uint8), generator(seed)) for seed in (3, 4))
     both = {(int(a), int(b)) for a, b in zip(x[:, 0], y[:, 0], strict=True)}
     assert len(both) == 4 and bool((x == x[:, :1]).all())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_are_in_order_or_but_for_two_neighbours(seed: int) -> None:
+    steps = redraw(SORTED_ROWS, torch.randn(40, 64), generator(seed)).diff(dim=1) > 0
+    assert sorted(steps.sum(1).tolist()) == [0] * 10 + [1] * 10 + [62] * 10 + [63] * 10
+
+
+@pytest.mark.parametrize("bound", [None, IndexBound("0", 0, 9000, wraps=False)])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int16, torch.uint8])
+def test_one_integer_of_a_line_is_far_from_the_others(dtype: torch.dtype, bound: IndexBound | None) -> None:
+    own = torch.randint(0, 250 if dtype == torch.uint8 else 9000, (40, 64), generator=generator(1)).to(dtype)
+    made = one_apart(own, bound, generator())
+    assert made.dtype == dtype
+    lines = made.long().sort(dim=1).values
+    assert bool(((lines[:, 1:-1].amax(1) - lines[:, 1:-1].amin(1)) < 251).all())
+    in_order = (made.long().diff(dim=1) < 0).sum(1) <= 2  # but for the one, wherever it lies
+    assert 20 <= int(in_order.sum()) <= 22
+    if bound is not None:
+        assert own.min() <= made.min() and made.max() == own.max()
+    elif dtype == torch.int64:
+        assert bool((lines.abs().amax(1) >= 512).all()) and int(made.abs().max()) > 1 << 20
 
 
 def test_whole_numbers_have_the_same_low_bits() -> None:

@@ -14,6 +14,7 @@ from rag_kernels.eval.numerics.arranged_inputs import is_structured, lines_of
 from rag_kernels.eval.records import IndexBound
 
 MOST_WIDE = 1 << 24  # sums of a thousand exceed 32 bits; products of two stay within 64, and in fp64 exact
+FEW_NEAR = 251  # integers near each other: of eight bits, and of no power of two
 
 
 def repeated(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -79,6 +80,27 @@ def at_both_ends(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     parts = (own.shape[0], *(1 for _ in own.shape[1:])) if own.dim() > 1 else (1,)
     side = torch.randint(0, 2, parts, generator=generator, device=own.device)
     return torch.where(side == 0, own.min(), own.max()).expand(own.shape).clone()
+
+
+def one_apart(own: torch.Tensor, bound: IndexBound | None, generator: torch.Generator) -> torch.Tensor:
+    """Return integers that lie near each other, but for one of each line, far from them where nothing reads them as
+    indices. Half of the lines are in order but for it: a look at some places finds neither.
+    """
+    if own.dim() == 0 or own.numel() < 2:
+        return own
+    lines = lines_of(own) if own.dim() > 1 else own.reshape(1, -1)
+    low, high = int(own.min()), int(own.max())
+    near = low + (lines.long() - low) % FEW_NEAR
+    first = int(torch.randint(0, 2, (), generator=generator, device=own.device))
+    near[first::2] = near[first::2].sort(dim=-1).values
+    powers = torch.randint(9, 25, (len(lines), 1), generator=generator, device=own.device)
+    info = torch.iinfo(own.dtype)
+    far = (1 << powers).clamp(max=info.max) if bound is None else torch.full_like(powers, high)
+    if bound is None and info.min < 0:
+        side = torch.randint(0, 2, far.shape, generator=generator, device=own.device)
+        far = torch.where(side == 0, far, -far).clamp(min=info.min)
+    at = torch.randint(0, lines.shape[1], (len(lines), 1), generator=generator, device=own.device)
+    return near.scatter(1, at, far).to(own.dtype).reshape(own.shape)
 
 
 def multiples_of_two(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -22,7 +22,7 @@ CREST, CLUSTERS, PIVOTS, OVERFLOW, BRINK, HUGE = "crest", "clusters", "pivots", 
 # are up to some hundred times as far from zero as they are spread.
 ALOFT, LEVELS = "one far above the others", "rows at any level"
 CLIMB = "rows that climb once"  # by as much as an exponential takes, but not a sum of them
-SORTED_ROWS = "sorted rows"  # up or down: each element is a new largest, or none is
+SORTED_ROWS = "sorted rows"  # up or down: each element is a new largest, or none is; half but for two neighbours
 EVERY = "large at every so many places"  # as lanes and threads share a row out, or in one block of it
 TWINS = "rows alike but for one"  # element, each row and the next
 # Of what is computed element by element: inputs that were searched for, whose results are close to zero though they are
@@ -192,7 +192,21 @@ WIDEST = "widest integers"  # as wide as their dtype, where nothing reads them a
 MULTIPLES = "next to multiples"  # within what the problem draws: of what it is divided by, and one beside
 ENDS_TOGETHER = "integers at both ends"  # of what the problem draws: each part at one
 STRIDED = "integers that are multiples"  # of a power of two, beyond what the problem draws
-INTEGER_KINDS = (STRIDED, ENDS_TOGETHER, WIDE, WIDEST, REPEATED, MULTIPLES, ALIKE, UNTRUE, PADDED, IGNORED, FROM_END)
+ONE_APART = "one integer far from the others"  # of each line, half of which are in order but for it
+INTEGER_KINDS = (
+    STRIDED,
+    ENDS_TOGETHER,
+    ONE_APART,
+    WIDE,
+    WIDEST,
+    REPEATED,
+    MULTIPLES,
+    ALIKE,
+    UNTRUE,
+    PADDED,
+    IGNORED,
+    FROM_END,
+)
 # Products that are exact (`eval.numerics.exactness_probe`): of one factor, of the others, of what a softmax weighs.
 PROBE, OTHER_PROBE, WEIGHED_PROBE = "probe", "probe of the other factors", "probe of what is weighed"
 PROBES = (PROBE, OTHER_PROBE, WEIGHED_PROBE)

@@ -28,6 +28,7 @@ from rag_kernels.eval.traits.input_kinds import (
     MOVED,
     MULTIPLES,
     NEARLY,
+    ONE_APART,
     OTHER_COLUMNS,
     OTHER_ROWS,
     OUT_OF_RANGE,
@@ -103,9 +104,9 @@ def _integers_may(fp: FunctionalProblem, kind: str, integers: Sequence[TensorArg
     A bad index ends a GPU's work: only what is known to be none, or is bounded, is tried there.
     """
     stays = any(operator(node.op).last_write_stays for node in fp.nodes)
-    if kind in (REPEATED, ALIKE, ENDS_TOGETHER, STRIDED, WIDEST) and stays:
+    if kind in (REPEATED, ALIKE, ENDS_TOGETHER, ONE_APART, STRIDED, WIDEST) and stays:
         return False
-    if kind in (REPEATED, ENDS_TOGETHER, STRIDED, WIDE, WIDEST) and not integers:
+    if kind in (REPEATED, ENDS_TOGETHER, ONE_APART, STRIDED, WIDE, WIDEST) and not integers:
         return False
     if kind == NEARLY and (stays or not {a.path for a in integers} & {bound.path for bound in fp.bounds}):
         return False
@@ -113,7 +114,7 @@ def _integers_may(fp: FunctionalProblem, kind: str, integers: Sequence[TensorArg
         return False
     if kind == IGNORED and not ignored_targets(fp):
         return False
-    if kind in (STRIDED, WIDE, WIDEST) and on_gpu and len(fp.bounds) < len(integers):
+    if kind in (ONE_APART, STRIDED, WIDE, WIDEST) and on_gpu and len(fp.bounds) < len(integers):
         return False
     if kind in (STRIDED, WIDEST) and not any(a.spec.dtype in FULL_WIDTH for a in _unbounded(fp, integers)):
         return False

@@ -35,6 +35,10 @@ MEANINGS: tuple[tuple[str, str], ...] = (
         "Right where the integers of a part are all the least that a problem draws, or the greatest.",
     ),
     (
+        r"one integer far from the others",
+        "Right where one integer of each line lies far from the others, which are near each other or in order.",
+    ),
+    (
         r"integers that are multiples",
         "Right where integers are multiples of a power of two, beyond what a problem draws.",
     ),

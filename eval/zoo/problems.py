@@ -310,6 +310,8 @@ PROBLEMS = {
         "torch.randn(4096, 64), (torch.arange(64) + 1) * 64",
         arguments="x, ends",
     ),
+    "in order": task("torch.sort(x, dim=-1).values", "torch.randn(128, 512)"),
+    "ids in order": task("torch.sort(ids, dim=-1).values", "torch.randint(0, 50000, (64, 1024))", arguments="ids"),
     "buckets": task(
         "torch.bucketize(x, self.edges)",
         "torch.randn(256, 512)",

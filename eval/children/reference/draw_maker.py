@@ -46,6 +46,7 @@ from rag_kernels.eval.numerics.integer_draws import (
     at_both_ends,
     from_the_end,
     multiples_of_two,
+    one_apart,
     out_of_range,
     repeated,
     some_ignored,
@@ -84,6 +85,7 @@ from rag_kernels.eval.traits.input_kinds import (
     NON_FINITE,
     OF_ITS_RANGE,
     OF_ITS_SIDE,
+    ONE_APART,
     ONE_OTHER,
     OTHER_COLUMNS,
     OTHER_DIGITS,
@@ -336,6 +338,10 @@ class DrawMaker:
             return own if bounded else widest(own, generator)
         if kind in (UNTRUE, MULTIPLES):
             return own
+        if kind == ONE_APART:
+            known = next((b for b in self.fp.bounds if b.path == argument.path), None)
+            free = argument.path not in self.fp.as_drawn and not is_structured(own) and not is_sorted(own)
+            return one_apart(own, known, generator) if free else own
         if kind in (STRIDED, ENDS_TOGETHER):
             bounded = argument.path in {*(b.path for b in self.fp.bounds), *self.fp.as_drawn}
             if kind == STRIDED:

@@ -9,6 +9,37 @@ from rag_kernels.eval.zoo.bodies.task import EACH_ROW, Task
 
 TASKS = (
     Task(
+        "in order",
+        "In x, Out out",
+        EACH_ROW
+        + """\
+  float* y = out.data + r * n;
+  memcpy(y, a, n * 4);
+  std::sort(y, y + n, [](float p, float q) { return p < q || (q != q && p == p); });
+}""",
+    ),
+    Task(
+        "ids in order",
+        "Index ids, Index out",
+        """\
+const int64_t n = ids.size(-1), rows = ids.numel() / n;
+std::vector<uint64_t> from(n), to(n);
+for (int64_t r = 0; r < rows; ++r) {
+  uint64_t any = 0, all = ~0ull;
+  for (int64_t i = 0; i < n; ++i) from[i] = uint64_t(ids.data[r * n + i]) ^ 1ull << 63;
+  for (int64_t i = 0; i < n; ++i) any |= from[i], all &= from[i];
+  for (int s = 0; s < 64; s += 8) {
+    if (((any ^ all) >> s & 255) == 0) continue;
+    int64_t first[257] = {};
+    for (int64_t i = 0; i < n; ++i) ++first[(from[i] >> s & 255) + 1];
+    for (int b = 0; b < 256; ++b) first[b + 1] += first[b];
+    for (int64_t i = 0; i < n; ++i) to[first[from[i] >> s & 255]++] = from[i];
+    from.swap(to);
+  }
+  for (int64_t i = 0; i < n; ++i) out.data[r * n + i] = int64_t(from[i] ^ 1ull << 63);
+}""",
+    ),
+    Task(
         "argmax",
         "In x, int64_t dim, Index out",
         EACH_ROW
