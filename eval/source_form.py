@@ -75,7 +75,7 @@ def _is_python(source: str, tier: Tier | None, suffix: str) -> bool:
 
 
 def _is_pybind(source: str) -> bool:
-    """Return a module in Python may hold a pybind extension as a string of its own."""
+    """Return whether a text is a pybind extension; a module in Python may hold one as a string of its own."""
     return bool(_PYBIND.search(source)) and not _MODEL.search(source)
 
 
@@ -88,10 +88,7 @@ def _native_tier(source: str) -> Tier:
 
 
 def _backend(source: str, suffix: str, default: Backend) -> Backend:
-    """Return `.cu` files and texts with `__global__` are CUDA; other C++ is for the CPU.
-
-    Python runs where it is asked to.
-    """
+    """Return CUDA for `.cu` files and texts with `__global__`, the CPU for other C++, for Python what is asked for."""
     if suffix == SUFFIXES["cuda"] or _DEVICE_CODE.search(source):
         return "cuda"
     return "cpu" if suffix in CPP_SUFFIXES else default

@@ -421,7 +421,7 @@ def _canonical(name: str, variant: str) -> str:
 
 
 def _is_number(argument: ScalarArgument) -> bool:
-    """Return none and strings are no arguments: no kernel takes them, and the recording has followed them."""
+    """Return whether a constant is an argument: no kernel takes None and strings, which the recording has followed."""
     return isinstance(argument.value, bool | int | float)
 
 

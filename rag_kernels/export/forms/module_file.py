@@ -195,7 +195,7 @@ def _any_alignment(attempt: Attempt) -> bool:
 
 
 def _operator_name(attempt: Attempt) -> str:
-    """Return one operator a kernel and problem: the same source may solve others, at other sizes."""
+    """Return an operator's name for a kernel and its problem: the source may solve others too, at other sizes."""
     return f"{attempt.candidate.id}_{attempt.problem.problem.id}"
 
 
