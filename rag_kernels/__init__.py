@@ -11,14 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rag_kernels.api import evaluate, functionalize, generate
+    from rag_kernels.api import evaluate, export_kernel, functionalize, generate
     from rag_kernels.archive.memory import MemoryArchive
     from rag_kernels.archive.protocol import Archive
     from rag_kernels.best import Best, apply, optimize
     from rag_kernels.eval.errors import RagKernelsError
     from rag_kernels.eval.judge import Judge
     from rag_kernels.eval.records import Candidate
-    from rag_kernels.export.packages import export_kernel
     from rag_kernels.long_runs.growth import Grown, grow
     from rag_kernels.options import Options
     from rag_kernels.records import Brief, Budget, Draft, Gained, Learnt, Past, Shown, StreamingWriter, Writer
@@ -63,14 +62,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "rag_kernels.api": ("evaluate", "functionalize", "generate"),
+    "rag_kernels.api": ("evaluate", "export_kernel", "functionalize", "generate"),
     "rag_kernels.archive.memory": ("MemoryArchive",),
     "rag_kernels.archive.protocol": ("Archive",),
     "rag_kernels.best": ("Best", "apply", "optimize"),
     "rag_kernels.eval.errors": ("RagKernelsError",),
     "rag_kernels.eval.judge": ("Judge",),
     "rag_kernels.eval.records": ("Candidate",),
-    "rag_kernels.export.packages": ("export_kernel",),
     "rag_kernels.long_runs.growth": ("Grown", "grow"),
     "rag_kernels.options": ("Options",),
     "rag_kernels.records": (

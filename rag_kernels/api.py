@@ -17,6 +17,7 @@ from rag_kernels.eval.build.candidate_form import candidate_from_file
 from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.records import FunctionalProblem, Problem
 from rag_kernels.eval.sizes.workloads import Workload, workloads_of
+from rag_kernels.export import packages
 from rag_kernels.ingest.functional.functionalize import functionalize as functionalize_problem
 from rag_kernels.ingest.functional.functionalize import open_workers
 from rag_kernels.ingest.functional.passes import load_pass, pass_of
@@ -93,6 +94,19 @@ def evaluate(
     candidate = candidate_from_file(Path(kernel), judge.device.backend if judge else target_backend(settings))
     with open_session(settings, judge=judge, archive=opened, backend=candidate.backend) as session:
         return list(session.evaluate(loaded, candidate, confirm=confirm))[-1]
+
+
+def export_kernel(
+    archive: Archive | str | Path, kernel_id: str, form: str, out: Path | None = None, backward: str | None = None
+) -> Path:
+    """Write an archived kernel as `form`, "source" or a name of docs/exports.md; return the file or folder.
+
+    An `archive` is a place or an open one. Without `out` the result is named after the problem, in the working folder.
+    `backward` is a kernel of the problem's backward, by which gradients are computed. Raises ProblemError where there
+    is no such kernel, where it cannot be written so, and where a folder of that name is there already.
+    """
+    place, opened = place_of(archive)
+    return packages.export_kernel(opened or open_archive(place or None), kernel_id, form, out, backward)
 
 
 def functionalize(problem: str | Path, *, backward: bool = False, training: bool = False) -> FunctionalProblem:

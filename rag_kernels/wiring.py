@@ -98,7 +98,8 @@ def open_session(
         def make_writer(ledger: Ledger) -> Writer:
             if writer is not None:
                 return writer
-            tell_writer()
+            if model is None:
+                tell_writer()
             return open_writer(options, archive, ledger, facts=facts, embed=embedder.embed, model=model)
 
         yield Session(

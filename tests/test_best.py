@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,17 @@ def test_what_cannot_be_traced_is_a_sentence() -> None:
         problem_of_module(Norm(4), [3.0])  # type: ignore[list-item]
     with pytest.raises(ProblemError, match="eval mode"):
         problem_of_module(torch.nn.BatchNorm1d(4), [torch.ones(3, 4)])
+
+
+def test_a_trace_that_fails_logs_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.ERROR, log.name), pytest.raises(ProblemError, match="does not run with these"):
+            problem_of_module(torch.nn.Linear(3, 3), [torch.ones(2, 4)])
+    finally:
+        log.removeHandler(caplog.handler)
+    assert [record for record in caplog.records if record.name == log.name] == []
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from factories import attempt, candidate, passed, problem, wrong
 from support.processes import alone
 from typer.testing import CliRunner
 
+import rag_kernels
 from rag_kernels import wiring
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Attempt, Exemplar
@@ -184,6 +185,8 @@ def test_what_cannot_be_a_package_says_why(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ProblemError, match="has no kernel k_nothing"):
         export_kernel(MemoryArchive(), "k_nothing", "module")
+    with pytest.raises(ProblemError, match="has no kernel k_nothing"):  # by the archive's place, as elsewhere
+        rag_kernels.export_kernel(":memory:", "k_nothing", "module")
 
 
 def test_the_command_writes_archived_kernels(tanh: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,14 +10,16 @@ import pytest
 from factories import llm_call, wrong
 from killed_run import RELU, DecidingJudge, session
 
+from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Run
 from rag_kernels.budget import Ledger
 from rag_kernels.eval.judge import nothing_more
 from rag_kernels.eval.records import ProblemError
 from rag_kernels.long_runs.replay import Differs, RecordedModel, Replayed, find_run, recorded_options, replay
+from rag_kernels.options import Options
 from rag_kernels.records import Budget
 from rag_kernels.run.session import Session
-from rag_kernels.wiring import open_writer
+from rag_kernels.wiring import open_session, open_writer
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +81,15 @@ def test_what_cannot_be_replayed_is_said(made: Session) -> None:
         again(made, empty)
     with pytest.raises(ProblemError, match="no run 'r_none'"):
         find_run(made.archive.runs(), "r_none")
+
+
+@pytest.mark.parametrize("model", [None, RecordedModel([])], ids=["a run", "a replay"])
+def test_only_a_new_run_is_told_that_no_model_is_configured(
+    model: RecordedModel | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.INFO),
+        open_session(Options(), judge=DecidingJudge(0.0), archive=MemoryArchive(), model=model) as opened,
+    ):
+        opened.make_writer(Ledger(Budget()))
+    assert ("No model is configured" in caplog.text) == (model is None)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +133,7 @@ def source_of(
     import torch
 
     try:
-        with torch.no_grad():
+        with _untold(), torch.no_grad():
             traced = torch.export.export(module, tuple(inputs), dynamic_shapes=free_sizes)
     except Exception as error:  # whatever a forward raises, and what export cannot follow
         if own := _fails(module, inputs):
@@ -144,6 +146,18 @@ def source_of(
         ) from error
     drawn = drawn or [Drawn()] * len(inputs)
     return _source(name, traced, inputs, drawn, prefix, recorded_for(module, inputs, drawn))
+
+
+@contextmanager
+def _untold() -> Iterator[None]:
+    """Keep torch from logging tracebacks of a trace that fails, which is told in a sentence."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _fails(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> str:
@@ -183,7 +197,7 @@ def _unread(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> set[tupl
     auto = ({d: torch.export.Dim.AUTO for d in range(x.dim())} for x in inputs)
     try:
         shapes = dict(inspect.signature(module.forward).bind(*auto).arguments)
-        with torch.no_grad():
+        with _untold(), torch.no_grad():
             traced = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes)
     except Exception:  # whatever export cannot follow: then every size counts
         return set()
