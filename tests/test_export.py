@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from factories import attempt, problem
@@ -61,6 +62,16 @@ def test_a_module_holds_the_kernel(tmp_path: Path) -> None:
     module = write_package(attempt(p=problem(), candidate=CPP), "module", tmp_path / "best.py").read_text()
     assert CPP.source in module and "class ModelNew(DropIn, Model)" in module
     compile(module, "module", "exec")
+
+
+def test_a_problem_keeps_its_names_in_a_module(tmp_path: Path) -> None:
+    """A window's size is a KERNEL to many, which is no name of what the file adds."""
+    p, names = problem(), "KERNEL, FUNCTIONAL, BACKWARD"
+    source = f"{p.problem.source}\n{names} = 3, 5, 7\n\n\ndef get_init_inputs():\n    return [{names}]\n"
+    made = attempt(p=replace(p, problem=replace(p.problem, source=source)), candidate=CPP)
+    space: dict[str, Any] = {}
+    exec(write_package(made, "module", tmp_path / "best.py").read_text(), space)
+    assert space["get_init_inputs"]() == [3, 5, 7] == space["ModelNew"].VERIFIED()
 
 
 def test_the_help_of_out_names_every_suffix() -> None:

@@ -24,6 +24,7 @@ HEAD_OF_RUNTIME = """\
 from {package}.drop_in import DropIn  # noqa: E402
 from {package}.runtime import {names}  # noqa: E402
 """
+# Names of the file's own begin with RK_, but for COMPILED, which callers take: a problem may have a KERNEL, of pixels.
 MODULE = """\
 # {summary}
 # Written by rag-kernels. `ModelNew` takes the place of `Model` below; for calls other than those that were verified
@@ -35,9 +36,9 @@ MODULE = """\
 # ---- the kernel ----
 
 {runtime}
-KERNEL = {source}
+RK_KERNEL = {source}
 
-FUNCTIONAL = {functional}
+RK_FUNCTIONAL = {functional}
 
 {backward}COMPILED = {compiled}
 COMPILED.op  # torch.ops.rag_kernels.{name}
@@ -63,7 +64,7 @@ CompiledForward(
 )"""
 BACKWARD = """\
 # Its gradients, by kernel {id}.
-BACKWARD = {compiled}
+RK_BACKWARD = {compiled}
 
 """
 
@@ -93,7 +94,7 @@ def module_text(attempt: Attempt, backward: Pulled | None = None, runtime: str =
             compiled=_compiled_text(other, source=literal(other.source), functional=literal(other.functional)),
         )
         together = f", {step.saved}, {step.fixed}" if step.saved is not None else ""
-        more += f"\n    backward=Backward(BACKWARD, {step.takes}, {step.gives}{together}),"
+        more += f"\n    backward=Backward(RK_BACKWARD, {step.takes}, {step.gives}{together}),"
     return MODULE.format(
         summary=summary(attempt),
         problem=attempt.problem.problem.source.rstrip(),
@@ -103,7 +104,7 @@ def module_text(attempt: Attempt, backward: Pulled | None = None, runtime: str =
         functional=literal(made.functional),
         name=made.name,
         backward=pulled,
-        compiled=_compiled_text(made, source="KERNEL", functional="FUNCTIONAL", more=more),
+        compiled=_compiled_text(made, source="RK_KERNEL", functional="RK_FUNCTIONAL", more=more),
     )
 
 
