@@ -5,6 +5,7 @@ And products of few columns, einsums with dimensions that are not named, sines o
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -137,17 +138,20 @@ def test_remainders_are_exact(tmp_path: Path) -> None:
         assert torch.equal(got.nan_to_num(7.0), exact.nan_to_num(7.0)) and torch.equal(got.isnan(), exact.isnan())
         assert torch.equal(got.signbit()[~got.isnan()], exact.signbit()[~exact.isnan()])
     places = Case(
-        "return torch.remainder(x, y)",
+        "return torch.remainder(x, y), torch.div(x, y, rounding_mode='trunc'), torch.div(x, 9, rounding_mode='trunc')",
         "torch.randint(-9, 9, (5, 40), dtype=torch.int32)",
         "torch.randint(1, 9, (40,), dtype=torch.int32)",
     )
     fp = functional("places", places)
     plan = write(fp, CpuParameters())
-    assert plan is not None and "rk_rest(" in plan.candidate.source
+    assert plan is not None and {"rk_rest(", "rk_quotient("} <= set(re.findall(r"rk_\w+\(", plan.candidate.source))
     least = torch.iinfo(torch.int32).min
     numerators = torch.tensor([least, least + 1, -least - 1, 7, -7] * 8, dtype=torch.int32).repeat(5, 1)
     divisors = torch.tensor([1, 3, -3, least, -least - 1, 2, 46341, 7] * 5, dtype=torch.int32)
-    assert torch.equal(numbers.caller(plan, fp, tmp_path)(numerators, divisors)[0], numerators % divisors)
+    rests, *quotients = numbers.caller(plan, fp, tmp_path)(numerators, divisors)
+    assert torch.equal(rests, numerators % divisors)
+    for found, by in zip(quotients, (divisors, 9), strict=True):
+        assert torch.equal(found, torch.div(numerators, by, rounding_mode="trunc"))
 
 
 def test_functions_of_every_number_have_no_undefined_behaviour(tmp_path: Path) -> None:

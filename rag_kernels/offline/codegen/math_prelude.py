@@ -238,7 +238,16 @@ inline double rk_fmod(double x, double y) { return std::fmod(x, y); }
         """template <class A, class B> inline auto rk_rest(A a, B b) { return a % b; }
 // In double, of which there are vectors: exact, since a quotient of 32 bits is never as near to a whole number.
 inline int32_t rk_rest(int32_t a, int32_t b) {
+  if (__builtin_constant_p(b)) return a % b;  // a multiplication
   return int32_t(double(a) - __builtin_trunc(double(a) / double(b)) * double(b));
+}
+""",
+        (),
+    ),
+    "rk_quotient": (
+        """// In double, as rk_rest.
+inline int32_t rk_quotient(int32_t a, int32_t b) {
+  return __builtin_constant_p(b) ? a / b : int32_t(double(a) / double(b));
 }
 """,
         (),

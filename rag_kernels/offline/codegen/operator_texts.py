@@ -139,6 +139,8 @@ C_OF_INTEGERS: dict[Operator, Text] = {
     Operator.MAXIMUM: Text("{0} < {1} ? {1} : {0}", CHOICE),
     Operator.MINIMUM: Text("{1} < {0} ? {1} : {0}", CHOICE),
 }
+CPP_QUOTIENT = _call("rk_quotient", "{0}, {1}")
+"""A quotient of 32 bits in C++, of which no processor has vectors."""
 CUDA_OF_FLOAT32: dict[Operator, Text] = {
     Operator.MAXIMUM: Text("extreme<true>({0}, {1})"),
     Operator.MINIMUM: Text("extreme<false>({0}, {1})"),
@@ -177,6 +179,8 @@ def text_of(operator: Operator, dtype: str, operands: str, form: Form = Form.C) 
     """Return how an operator is written whose result has this dtype, and whose first operand the other."""
     if operator is Operator.CAST and operands == "bool" and is_float(dtype):
         return OF_TRUTH
+    if operator is Operator.QUOTIENT and form is Form.C and dtype == "int32":
+        return CPP_QUOTIENT
     if not is_float(dtype) and operator in C_OF_INTEGERS:
         return C_OF_INTEGERS[operator]
     if form is not Form.C and dtype == "float32" and operator in CUDA_OF_FLOAT32:
