@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import functools
 import re
 import shutil
@@ -257,3 +258,16 @@ def test_a_row_of_many_sums_leaves_registers_for_its_block(tmp_path: Path) -> No
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     registers = re.findall(r"Compiling entry function '(\w+)'.*?Used (\d+) registers", said, flags=re.DOTALL)
     assert registers and all(int(n) <= 64 for name, n in registers if any(row in name for row in rows))
+
+
+def test_a_chain_of_which_every_step_is_stored_is_not_visited_from_its_beginning_for_each() -> None:
+    length = 120
+    steps = "".join(f"h = torch.tanh(h * y + x[:, {t}]); s.append(h); " for t in range(length))
+    body = f"h, s = y * 0, []; {steps}return self.l(torch.stack(s, 1))"
+    sizes = f"torch.randn(4, {length}, 16)", "torch.randn(16)"
+    fp = functional("chain", Case(body, *sizes, init="self.l = nn.Linear(16, 16)"))
+    counted = cProfile.Profile()
+    plan = counted.runcall(write, fp, CpuParameters(products=0))
+    assert plan is not None and plan.library == ("linear",)
+    calls = sum(entry.callcount for entry in counted.getstats())
+    assert calls < 25_000 * length  # 13,000 for each step; 48,000 when each was visited from the first on

@@ -25,6 +25,8 @@ def key_of(value: ir.Value) -> Key:
 
 def reductions(value: ir.Value) -> list[ir.Value]:
     """Return all reductions and scans of the tree, those that others depend on first."""
+    if not ir.outermost(value):
+        return []
     return [v for v in ir.walk(value) if isinstance(v, ir.Reduce | ir.Scan)]
 
 

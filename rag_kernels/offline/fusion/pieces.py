@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.patterns import NARROWED, sixteen_bits
-from rag_kernels.offline.ir.rewriting import rewrite
+from rag_kernels.offline.ir.rewriting import Made, rewrite
 from rag_kernels.offline.lowering.computed import is_light
 from rag_kernels.offline.lowering.steps import Lowered, Step, Stored, with_values
 
@@ -21,6 +22,7 @@ def read_in_pieces(lowered: Lowered) -> Lowered:
     """Return the steps with what is read of one piece of a concatenation taken from where that comes from."""
     pieces: dict[str, list[Stored]] = {}
     steps = list[Step]()
+    made: Made = {}  # since the last buffer began
 
     def change(value: ir.Value) -> ir.Value | None:
         found = pieces.get(value.buffer, ()) if isinstance(value, ir.Load) else ()
@@ -28,9 +30,11 @@ def read_in_pieces(lowered: Lowered) -> Lowered:
         return next((value for value in made if value is not None), None)
 
     for step in lowered.steps:
-        step = with_values(step, lambda v: rewrite(v, change))
+        step = with_values(step, partial(rewrite, change=change, made=made))
         steps.append(step)
         if isinstance(step, Stored) and step.slot is not None and not step.slot.after and is_light(step.value):
+            if step.buffer not in pieces:
+                made = {}
             pieces.setdefault(step.buffer, []).append(step)
     return replace(lowered, steps=tuple(steps))
 

@@ -50,7 +50,7 @@ from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.parameters import PIECE
 from rag_kernels.offline.ir.patterns import NARROWED, before_rounding, sixteen_bits, strip
 from rag_kernels.offline.ir.reductions import Kind
-from rag_kernels.offline.ir.rewriting import rewrite, rewrite_each
+from rag_kernels.offline.ir.rewriting import Made, rewrite, rewrite_each
 from rag_kernels.offline.lowering.steps import (
     Attended,
     Chained,
@@ -79,6 +79,9 @@ class Planner:
     scans: dict[ir.Value, ir.Value] = field(default_factory=dict)  # long scans -> the same in parts
     tiles: dict[ir.Value, frozenset[ir.Value]] = field(default_factory=dict)  # stored values -> their products in tiles
     depths: dict[ir.Value, int] = field(default_factory=dict)
+    kept_in: dict[Key, Made] = field(
+        default_factory=dict
+    )  # by a nest's loops, and the innermost: values as it has them
     kept: set[ir.Value] = field(default_factory=set)  # products that the first nest which has one stores for others
     whole: set[ir.Value] = field(default_factory=set)  # reductions that some step wants whole, with another pass
     groups: dict[ir.Value, list[ir.Reduce]] = field(default_factory=dict)  # by product: what groups of its columns are
@@ -104,9 +107,10 @@ class Planner:
             elif isinstance(step, Scattered | Ordered | Segmented):
                 self.regions.append(self.own_text(step))
             else:
-                reduced = any(isinstance(v, ir.Reduce) for v in ir.walk(step.value))
-                self.tiled = not self.split.scans and not reduced
-                self.store(step.buffer, rewrite(step.value, self.halve), step.slot)
+                found = reductions(step.value)
+                self.tiled = not self.split.scans and not any(isinstance(v, ir.Reduce) for v in found)
+                value = rewrite(step.value, self.halve) if found else step.value
+                self.store(step.buffer, value, step.slot)
         self.read_what_is_stored()
         return [r if isinstance(r, Library) else settled(r) for r in self.regions]
 
@@ -121,7 +125,8 @@ class Planner:
                 continue
             if stored:
                 read = partial(read_in, stored, frozenset(ir.leaves(region.outer)))
-                self.regions[n] = replace(region, stores={b: rewrite(v, read) for b, v in region.stores.items()})
+                values = rewrite_each(list(region.stores.values()), read)
+                self.regions[n] = replace(region, stores=dict(zip(region.stores, values, strict=True)))
             whole = {b: v for b, v in region.stores.items() if b not in region.slots and b not in changed}
             kept = {b: v for b, v in whole.items() if is_plain(v) and is_work(v)}
             same = {b: v for b, v in kept.items() if v.dtype == self.buffers[b].dtype}
@@ -146,7 +151,7 @@ class Planner:
 
     def find_groups(self, value: ir.Value) -> None:
         """Record the reductions of groups of a product's columns, which its nest stores all at once."""
-        for v in ir.walk(value):
+        for v in reductions(value):
             product = grouped_product(v)
             if product and isinstance(v, ir.Reduce) and v not in self.groups.setdefault(product, []):
                 self.groups[product].append(v)
@@ -156,10 +161,11 @@ class Planner:
 
         Those over other loops than the region's have a region of their own, and read their rows once.
         """
+        found = reductions(value)
         loops = {a for group in value.dims for a in ir.leaves(group)}
         main = main_key(value)
-        loads = [v for v in ir.walk(value) if isinstance(v, ir.Load)]
-        for reduction in reductions(value):
+        loads = [v for v in ir.walk(value) if isinstance(v, ir.Load)] if found else []
+        for reduction in found:
             key = key_of(reduction)
             kept = {v.buffer for v in loads if ir.tree_atoms(v) & key[1]}
             if key == main and ir.size_of(key[1]) * len(kept) <= self.split.whole and key[1] <= loops:
@@ -167,7 +173,9 @@ class Planner:
 
     def store(self, buffer: str, value: ir.Value, slot: ir.Slot | None = None) -> None:
         """Add the region that writes a value, after the regions of the reductions that it cannot hold."""
-        value = rewrite(rewrite(rewrite(value, self.loaded), self.narrowed), self.set_apart)
+        value = rewrite(value, self.loaded) if self.stored else value
+        if reductions(value):
+            value = rewrite(rewrite(value, self.narrowed), self.set_apart)
         root = ir.tree_atoms(value) | {a for g in value.dims for a in ir.leaves(g)}
         found = reductions(value)
         main = main_key(value)
@@ -179,6 +187,7 @@ class Planner:
             lambda v: (
                 self.load_of(v) if v in alone or self.is_stored_first(v, loops, inner, main) else self.cut(v, main)
             ),
+            None if found else self.kept_in.setdefault((loops, inner), {}),
         )
         outer, reduced = main or (frozenset(root), frozenset())
         self.add(Region({buffer: value}, ordered(outer), ordered(reduced), {buffer: slot} if slot else {}))
@@ -277,7 +286,7 @@ class Planner:
     def products(self, region: Region) -> set[ir.Value]:
         """Return the products of a region that run in tiles: each wants a nest of its own."""
         values = region.stores.values()
-        self.tiles |= {v: frozenset(filter(tile_of, ir.walk(v))) for v in values if v not in self.tiles}
+        self.tiles |= {v: frozenset(filter(tile_of, reductions(v))) for v in values if v not in self.tiles}
         return {product for value in values for product in self.tiles[value]}
 
     def near(self, region: Region, other: Region) -> Region:

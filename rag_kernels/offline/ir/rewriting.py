@@ -11,18 +11,24 @@ from dataclasses import replace
 
 from rag_kernels.offline.ir import values as ir
 
+Made = dict[ir.Value, ir.Value]  # values already visited -> what became of them
 
-def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> ir.Value:
+
+def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None], made: Made | None = None) -> ir.Value:
     """Return the tree with some values replaced; untouched parts stay the same objects.
 
-    `change` returns the replacement of a value, or None to keep it and visit its children.
+    `change` returns the replacement of a value, or None to keep it and visit its children. A `made` that calls share,
+    whose `change` says the same of a value each time, spares visits to what they have in common: a chain of steps of
+    which each is stored takes time by its length, not by its square.
     """
-    return rewrite_each((value,), change)[0]
+    return rewrite_each((value,), change, made)[0]
 
 
-def rewrite_each(values: Sequence[ir.Value], change: Callable[[ir.Value], ir.Value | None]) -> tuple[ir.Value, ...]:
+def rewrite_each(
+    values: Sequence[ir.Value], change: Callable[[ir.Value], ir.Value | None], made: Made | None = None
+) -> tuple[ir.Value, ...]:
     """Return several trees with some values replaced; what they have in common stays so."""
-    memo: dict[ir.Value, ir.Value] = {}
+    memo: Made = {} if made is None else made
     below: dict[ir.Value, tuple[ir.Value, ...]] = {}
     path = list(reversed(values))  # no recursion: chains of steps are deep
     while path:

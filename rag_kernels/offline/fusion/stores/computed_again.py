@@ -40,6 +40,8 @@ def outer_loops(value: ir.Value) -> set[ir.Atom]:
 
 def deep_products(value: ir.Value) -> frozenset[ir.Value]:
     """Return the products of a value that are deep enough, each as it would be stored: rounded with what is added."""
+    if not ir.outermost(value):
+        return frozenset()
     below: dict[ir.Value, set[ir.Value]] = {}  # the outermost reductions in a value
     found: dict[ir.Value, ir.Value] = {}
     for v in ir.walk(value):

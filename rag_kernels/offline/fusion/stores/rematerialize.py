@@ -9,12 +9,14 @@ part from its next step, is not computed from the first step on each time. Knows
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
 
 from rag_kernels.eval.records import TensorSpec
+from rag_kernels.offline.fusion.loops import reductions
 from rag_kernels.offline.fusion.sums.products import tile_of
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
@@ -50,22 +52,31 @@ def _values_again(steps: Sequence[Step]) -> list[ir.Value]:
     before, now = set[ir.Value](), set[ir.Value]()
     kept = {strip(step.value) for step in steps if isinstance(step, Stored) and step.slot is None}
     found: dict[ir.Value, None] = {}
+    seen = set[ir.Value]()  # since the last library call
+
+    def is_new(value: ir.Value) -> bool:
+        return value not in now
+
     for step in steps:
         if isinstance(step, Stored):
-            found |= dict.fromkeys(_shared(step.value, before, kept))
-            now |= set(ir.walk(step.value))
+            found |= dict.fromkeys(_shared(step.value, before, kept, seen))
+            now |= set(ir.walk(step.value, enter=is_new))
         else:
             before |= now
+            seen = set()
     return list(found)
 
 
-def _shared(value: ir.Value, before: set[ir.Value], kept: set[ir.Value]) -> list[ir.Value]:
-    """Return what is worth storing of a value that was there before; none of what it would be computed from then."""
+def _shared(value: ir.Value, before: set[ir.Value], kept: set[ir.Value], seen: set[ir.Value]) -> list[ir.Value]:
+    """Return what is worth storing of a value that was there before; none of what it would be computed from then, and
+    none of what was `seen`, to which this is added.
+    """
 
     def ends(v: ir.Value) -> bool:
         return v in before and (strip(v) in kept or _is_worth_a_tensor(v))
 
-    reached = ir.walk(value, enter=lambda v: not ends(v))
+    reached = [v for v in ir.walk(value, enter=lambda v: v not in seen and not ends(v)) if v not in seen]
+    seen.update(reached)
     return [strip(v) for v in reached if ends(v) and strip(v) not in kept]
 
 
@@ -86,48 +97,70 @@ def without_rematerialization(lowered: Lowered) -> Lowered:
     for place, step in enumerate(lowered.steps):
         if isinstance(step, Stored):
             steps.append(replace(step, value=reader.read(step.value)))
-            reader.places[step.buffer] = place
+            reader.write(step.buffer, place)
             if step.slot is None and _is_whole(step.value) and _is_costly(step.value):
-                reader.stored[strip(step.value)] = step
+                reader.keep(step)
         else:
             steps.append(with_values(step, reader.read))
-            reader.places |= dict.fromkeys(made_by(step), place)
+            for buffer in made_by(step):
+                reader.write(buffer, place)
     return replace(lowered, steps=tuple(steps))
+
+
+_Seen = dict[ir.Value, tuple[ir.Value, frozenset[str]]]
+EVERY = sys.maxsize  # more than there are steps
 
 
 @dataclass(slots=True)
 class _Reader:
     """Replaces stored values by loads.
 
-    `made` keeps values that several steps have in common one object: a reduction of theirs is computed once.
+    `made` keeps values that several steps have in common one object: a reduction of theirs is computed once. `seen`
+    has by `last` what became of values without reductions since the last one was stored, with what that reads:
+    steps of a long chain look at what they add alone.
     """
 
     places: dict[str, int] = field(default_factory=dict)  # of the step that makes a buffer
     stored: dict[ir.Value, Stored] = field(default_factory=dict)  # by costly value
+    kept: set[str] = field(default_factory=set)  # the buffers of these
     made: dict[tuple[ir.Value, frozenset[str]], ir.Value] = field(default_factory=dict)
+    seen: dict[int, _Seen] = field(default_factory=dict)
+    buffers: dict[ir.Value, frozenset[str]] = field(default_factory=dict)  # that a value reads
+
+    def write(self, buffer: str, place: int) -> None:
+        """Take note of the step that writes a buffer, perhaps not the first one."""
+        if buffer in self.kept:
+            self.seen.clear()
+        self.places[buffer] = place
+
+    def keep(self, step: Stored) -> None:
+        """Let values of later steps read this one's."""
+        self.stored[strip(step.value)] = step
+        self.kept.add(step.buffer)
+        self.seen.clear()
 
     def read(self, value: ir.Value) -> ir.Value:
         """Return the value with loads of what is stored, if it also needs what was made from then on.
 
         If it does not, then with loads of what was stored before the last tensor that it needs.
         """
-        loads = [self.places.get(v.buffer, -1) for v in ir.walk(value) if isinstance(v, ir.Load)]
-        last = max(loads, default=-1)
-        replaced, read = self.loading(value, len(self.places))
+        last = max((self.places.get(buffer, -1) for buffer in self.read_of(value)), default=-1)
+        replaced, read = self.loading(value, EVERY)
         if min((self.places[buffer] for buffer in read), default=0) <= last:
             return replaced
         return self.loading(value, last)[0]
 
     def loading(self, value: ir.Value, last: int) -> tuple[ir.Value, frozenset[str]]:
-        """Return the value with loads of what the steps up to `last` stored, and their buffers.
+        """Return the value with loads of what the steps up to number `last` stored, and their buffers.
 
         What has a product in tiles and is read by a reduction over its elements is loaded whenever it was stored: the
         product would be computed again, in another nest.
         """
-        reads: dict[ir.Value, frozenset[str]] = {}
-        reduced = {w for v in ir.walk(value) if isinstance(v, ir.Reduce | ir.Scan) for w in ir.walk(v) if w is not v}
+        chain = not ir.outermost(value) and strip(value) not in self.stored
+        seen = self.seen.setdefault(last, {}) if chain else {}
+        reduced = {w for v in reductions(value) for w in ir.walk(v) if w is not v}
 
-        def load(v: ir.Value) -> ir.Value | None:
+        def load(v: ir.Value) -> tuple[ir.Value, frozenset[str]] | None:
             below = strip(v)
             if below not in self.stored or below is strip(value):
                 return None
@@ -135,22 +168,29 @@ class _Reader:
             again = v in reduced and any(tile_of(w) for w in ir.walk(below))
             if self.places[step.buffer] > last and not again:
                 return None
-            reads[v] = frozenset([step.buffer])
             dims = tuple(_as_one(group) for group in step.value.dims)
             forms = tuple(ir.Form(tuple((atom, 1) for atom in group)) for group in dims)
-            return ir.Load(v.dims, v.dtype, step.buffer, dims, forms, step.spec.dtype)
+            return ir.Load(v.dims, v.dtype, step.buffer, dims, forms, step.spec.dtype), frozenset([step.buffer])
 
         def visit(v: ir.Value) -> ir.Value:
             if v not in seen:
-                new = load(v)
-                if new is None:
+                found = load(v)
+                if found is None:
                     new = rebuilt(v, visit)
-                    reads[v] = frozenset().union(*(reads[child] for child in ir.children(v)))
-                seen[v] = new if new is v else self.made.setdefault((v, reads[v]), new)
-            return seen[v]
+                    found = new, frozenset[str]().union(*(seen[child][1] for child in ir.children(v)))
+                new, reads = found
+                seen[v] = (new if new is v else self.made.setdefault((v, reads), new)), reads
+            return seen[v][0]
 
-        seen: dict[ir.Value, ir.Value] = {}
-        return visit(value), reads[value]
+        return visit(value), seen[value][1]
+
+    def read_of(self, value: ir.Value) -> frozenset[str]:
+        """Return the buffers of all loads in a value."""
+        for v in ir.walk(value, enter=lambda v: v not in self.buffers):
+            if v not in self.buffers:
+                own = [v.buffer] if isinstance(v, ir.Load) else []
+                self.buffers[v] = frozenset(own).union(*(self.buffers[child] for child in ir.children(v)))
+        return self.buffers[value]
 
 
 def _is_whole(value: ir.Value) -> bool:
