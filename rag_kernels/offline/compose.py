@@ -58,6 +58,7 @@ from rag_kernels.offline.graph.row_statistics import with_row_statistics
 from rag_kernels.offline.graph.small_numbers import tells_small_from_zero
 from rag_kernels.offline.graph.softmax_gradients import GRADIENTS, sites_by_rows, with_row_totals
 from rag_kernels.offline.graph.training_step import EVERYTHING, NOTHING, halves
+from rag_kernels.offline.graph.widened_products import with_wide_products
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.parameters import Number
 from rag_kernels.offline.ir.wellformed import Checker
@@ -120,7 +121,8 @@ def spelled_out(fp: FunctionalProblem, products: int, backend: Backend) -> Funct
     """Return the problem in operators that rules know, as far as there are such."""
     fp = with_convolution_gradients(fp) if products == 2 and backend == "cuda" else fp
     fp = with_parts_of_complex(with_cells_written_out(fp), ours_of_complex(products, backend))
-    return with_decompositions(fp, RULES.keys() | product_rules(2, backend).keys())
+    fp = with_decompositions(fp, RULES.keys() | product_rules(2, backend).keys())
+    return with_wide_products(fp) if products == 1 and backend == "cpu" else fp
 
 
 def told_by_rows(fp: FunctionalProblem, parameters: Parameters) -> FunctionalProblem:
@@ -206,7 +208,15 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     lanes = MANY_LANES if isinstance(parameters, CudaParameters) and parameters.tensor else 0
     fed = isinstance(parameters, CudaParameters) and parameters.tensor == 2
     begin = partial(
-        Lowering, fp, free=parameters.free_sizes, short=short, again=again, recurs=recurs, lanes=lanes, fed=fed
+        Lowering,
+        fp,
+        free=parameters.free_sizes,
+        short=short,
+        again=again,
+        recurs=recurs,
+        lanes=lanes,
+        fed=fed,
+        turns=backend == "cpu",
     )
     if parameters.attention:
         apart = lambda names: begin(apart=names)  # noqa: E731

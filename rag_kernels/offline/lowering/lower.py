@@ -34,6 +34,9 @@ PLACES = {"start", "step", "index", "shifts", "diagonal", "offset"}  # arguments
 ONE_PLACE = {"slice", "narrow", "select"}  # along a dimension
 JOINS = {Kind.SUM: add, Kind.PROD: mul}
 MANY_LANES = 256  # of a product on a GPU
+LEFT = "left to the library"  # why a rule does not take a product that it could
+TURNS = frozenset({"t", "transpose", "permute"})
+TAKES_TURNED = frozenset({"linear", "matmul", "mm", "bmm", "addmm", "baddbmm"})
 FEW_AGAIN, MANY_AGAIN = 6, 32  # expressions that are computed wherever they are read: on a CPU, and on a GPU
 
 
@@ -45,6 +48,7 @@ class Entry:
     buffer: str = ""
     dtype: str = ""  # of the first value in the graph
     view: Node | None = None  # a pure view of a buffer: a library call can have it for nothing
+    turned: Node | None = None  # another order of dimensions of what is computed: so can a product once that is stored
 
 
 Rule = Callable[["Lowering", Node], ir.Value | tuple[ir.Value, ...]]
@@ -79,6 +83,7 @@ class Lowering:
     moved: frozenset[str] = frozenset()  # nodes with places that are others at other sizes, and with lengths:
     grown: frozenset[str] = frozenset()
     lanes: int = 0  # of a product's other factor, from which one that combines tensors is stored; 0: never
+    turns: bool = False  # whether products of the library read other orders of dimensions where they lie
     fed: bool = False  # whether the copy engine brings factors of fp32, so that any that is computed is stored there
 
     def run(self, rules: dict[str, Rule]) -> Lowered:
@@ -119,6 +124,8 @@ class Lowering:
                 except ir.Unfusable as why:
                     reason = str(why)
                     if attempt == 1:
+                        if reason == LEFT:
+                            self.store_turned(node)
                         self.store_arguments(node)
                     continue
                 found = self.as_stored(found, node)
@@ -141,7 +148,9 @@ class Lowering:
                 again = node.name in self.shared and isinstance(found, ir.Value) and is_computed_again(found)
                 if isinstance(found, ir.Value) and (again or ir.depth(found, self.depths) > ir.DEEPEST):
                     return Entry(buffer=self.store(found, node.name, node.outputs[0].dtype))
-                return Entry(values, dtype=node.outputs[0].dtype, view=node if self.is_view(node, name) else None)
+                turned = node if self.turns and name in TURNS else None
+                view = node if self.is_view(node, name) else None
+                return Entry(values, dtype=node.outputs[0].dtype, view=view, turned=turned)
         if not operator(name).view:
             self.stopped.append(f"{name} ({reason})" if name in rules else name)
         return self.keep(node)
@@ -162,6 +171,7 @@ class Lowering:
 
     def keep(self, node: Node) -> Entry:
         """Leave the operator to the library; its tensor arguments become buffers."""
+        self.store_turned(node)
         node = replace(
             node,
             args=tuple(self.buffered(a) for a in node.args),
@@ -172,6 +182,13 @@ class Lowering:
             self.specs[node.name] = node.outputs[0]
             return Entry(buffer=node.name)
         return Entry(buffer=node.name, view=node)
+
+    def store_turned(self, node: Node) -> None:
+        """Store what a product of the library reads in another order of dimensions as it is computed, with a view."""
+        read = refs(node.args) if base_name(node.op) in TAKES_TURNED else ()
+        for entry in (self.env[name] for name in read if name in self.env):
+            if entry.turned is not None and not entry.buffer:
+                entry.buffer = self.keep(entry.turned).buffer
 
     def buffered(self, value: Argument) -> Argument:
         """Return an argument with its names replaced by those of buffers."""

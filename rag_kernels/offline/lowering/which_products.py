@@ -16,7 +16,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.patterns import HALVED, LEAST_COLUMNS, LEAST_ROWS
 from rag_kernels.offline.lowering.factor_lines import with_factors_in_lines
-from rag_kernels.offline.lowering.lower import WRITTEN_OUT, Lowering, Rule
+from rag_kernels.offline.lowering.lower import LEFT, WRITTEN_OUT, Lowering, Rule
 from rag_kernels.offline.lowering.rules.convolution import convolution
 from rag_kernels.offline.lowering.rules.einsum import einsum, letters_of
 from rag_kernels.offline.lowering.rules.product import addmm, attention, linear, matmul, scaled_mm, shape_of
@@ -25,6 +25,7 @@ THIN_DEPTH = 512  # of a product of few columns: its rows stay in a cache while 
 
 
 FEW_TAPS = 64  # of a convolution of few filters
+NARROW = 96  # elements of a row of pixels: vectors along fewer are cut at the borders of each place of a window
 VECTOR = 16  # elements of a row that vectors run along
 
 
@@ -71,6 +72,8 @@ def likely_faster(node: Node, shapes: Sequence[tuple[int, ...]], backend: Backen
     from the floor; on a CPU its pointwise ones are.
     """
     name = base_name(node.op)
+    if backend == "cpu" and is_narrow(node, shapes):
+        return False
     if is_rearrangement(node) or is_thin(node, shapes):
         return True
     if backend == "cpu" and name == "einsum" and not half and runs_along_both(node, shapes):
@@ -119,6 +122,12 @@ def is_thin(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
     return depth <= WRITTEN_OUT or min(sides) == 1 or (few and depth <= THIN_DEPTH)
 
 
+def is_narrow(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Return whether a node is a convolution by windows over rows that are few vectors long."""
+    window = shapes[1][2:] if base_name(node.op) in {"conv1d", "conv2d", "conv3d"} else ()
+    return math.prod(window) > 1 and shapes[0][-1] < NARROW
+
+
 def runs_along_both(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
     """Return whether both operands and the result of an einsum end in the same letters, along which vectors run.
 
@@ -150,7 +159,7 @@ def only_where_faster(rule: Rule, backend: Backend) -> Rule:
     def chosen(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
         shapes = [shape_of(lowering, factor) for factor in factors_of(node)]
         if not likely_faster(node, shapes, backend, half=is_half(lowering, node)):
-            raise ir.Unfusable("left to the library")
+            raise ir.Unfusable(LEFT)
         return rule(lowering, node)
 
     return chosen
