@@ -58,7 +58,6 @@ from rag_kernels.offline.graph.row_statistics import with_row_statistics
 from rag_kernels.offline.graph.small_numbers import tells_small_from_zero
 from rag_kernels.offline.graph.softmax_gradients import GRADIENTS, sites_by_rows, with_row_totals
 from rag_kernels.offline.graph.training_step import EVERYTHING, NOTHING, halves
-from rag_kernels.offline.graph.widened_products import with_wide_products
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.parameters import Number
 from rag_kernels.offline.ir.wellformed import Checker
@@ -66,6 +65,7 @@ from rag_kernels.offline.lowering.coverage import RULES
 from rag_kernels.offline.lowering.lower import FEW_AGAIN, MANY_AGAIN, MANY_LANES, WRITTEN_OUT, Lowering
 from rag_kernels.offline.lowering.steps import Library, Lowered
 from rag_kernels.offline.lowering.which_products import PRODUCTS, ours_of_complex, product_rules
+from rag_kernels.offline.lowering.widened_products import with_wide_products
 from rag_kernels.offline.tuning import END as PARAMETERS_END
 from rag_kernels.offline.tuning import Parameters
 from rag_kernels.offline.used_steps import grouped, needed_after, reads, used
