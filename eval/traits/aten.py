@@ -103,6 +103,9 @@ EXACT_OF_WHOLE = frozenset(
 OF_DIFFERENCES = frozenset("sub rsub mse_loss l1_loss smooth_l1_loss huber_loss dist".split())
 """What is of two operands by how far they are apart, which a fitted model makes small, by base name."""
 
+TAKES_TURNED = frozenset("linear matmul mm bmm addmm baddbmm".split())
+"""Products whose factors may lie in memory in either order of their dimensions, by base name."""
+
 _ELEMENTWISE: tuple[tuple[str, Operator], ...] = (
     # Arithmetic, element by element.
     ("acos asin atan cos cosh sin sinh tan tanh erf log log10 log2", Operator()),

@@ -13,7 +13,7 @@ from functools import partial
 
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, Scalar, ScalarArgument, TensorSpec
 from rag_kernels.eval.records import Value as Argument
-from rag_kernels.eval.traits.aten import base_name, operator
+from rag_kernels.eval.traits.aten import TAKES_TURNED, base_name, operator
 from rag_kernels.offline.graph.growing_concat import growing
 from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.graph.shared_factors import shared_factors
@@ -36,7 +36,6 @@ JOINS = {Kind.SUM: add, Kind.PROD: mul}
 MANY_LANES = 256  # of a product on a GPU
 LEFT = "left to the library"  # why a rule does not take a product that it could
 TURNS = frozenset({"t", "transpose", "permute"})
-TAKES_TURNED = frozenset({"linear", "matmul", "mm", "bmm", "addmm", "baddbmm"})
 FEW_AGAIN, MANY_AGAIN = 6, 32  # expressions that are computed wherever they are read: on a CPU, and on a GPU
 
 
