@@ -164,6 +164,21 @@ def test_a_kernel_that_refuses_other_columns_serves_any_rows(sized: LocalJudge, 
     assert any("refuses others" in note and "only 256 columns" in note for note in passed.notes), passed.notes
 
 
+@pytest.mark.parametrize("size", ["256", "N"])
+def test_a_kernel_of_so_many_columns_serves_any_rows_where_its_problem_has_as_many(
+    sized: LocalJudge, size: str
+) -> None:
+    """One integer of the text is both, so that the two are not other sizes apart, unless they are written anew."""
+    source = SOFTMAX.replace("128, 256", f"{size}, {size}").replace("class Model", "N = 256\n\n\nclass Model")
+    square = functionalize(problem_from_source("square", source), workers=sized.workers)
+    only = 'RK_CHECK(n == 256, "only 256 columns");'
+    passed = verdict(sized, square, altered(before=only))
+    assert isinstance(passed, Passed) and "shape-specialised" not in passed.labels, passed
+    assert passed.contract is not None and passed.contract.tensors[0].shape == ("N", "256")
+    wrong = verdict(sized, square, altered(before=only, middle="if (rows != 256) m += 1e3f;"))
+    assert "label:shape-specialised" in codes(wrong), wrong
+
+
 def test_an_honest_softmax_serves_any_size(patient: LocalJudge, softmax: FunctionalProblem) -> None:
     passed = verdict(patient, softmax, altered())
     assert isinstance(passed, Passed) and passed.labels == (), passed

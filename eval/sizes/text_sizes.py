@@ -107,6 +107,34 @@ def sites_of(source: str) -> list[Site]:
     return _agreed(sites)
 
 
+def untied(problem: Problem, *, every: bool = True) -> Problem:
+    """Return the problem with a name of its own for the first dimension of inputs where its size is written as that of
+    another dimension, or of the module, is; of `every` input, or of the first one alone.
+
+    Lines are as many as columns by chance there: a kernel for so many columns may take any number of lines.
+    """
+    source, known = problem.source, named_sizes(problem)
+    tree, offsets = ast.parse(source), _offsets(source)
+    inputs, init = _function(tree, "get_inputs"), _function(tree, "get_init_inputs")
+    shapes = [shape for made, call in _tensor_calls(inputs) if (shape := _shape(made, call))]
+    others = {ast.unparse(size) for shape in shapes for size in shape[1:]}
+    others |= _names_used(tree, init) | {str(node.value) for node in _integers(init)}
+    values = {text: known.get(text, 0) or int(text.isdecimal() and text) for text in others}
+    tied = [size for size, *_ in shapes if values.get(ast.unparse(size), 0) > 1][: None if every else 1]
+    if inputs is None or not tied:
+        return problem
+    data = source.encode()
+    for start, end in sorted((_span(size, offsets) for size in tied), reverse=True):
+        data = data[:start] + _lines_of(data[start:end].decode()).encode() + data[end:]
+    made = "".join(f"{_lines_of(text)} = {values[text]}\n" for text in sorted({ast.unparse(size) for size in tied}))
+    begin = offsets[inputs.lineno - 1]
+    return Problem(problem.name, (data[:begin] + made.encode() + data[begin:]).decode())
+
+
+def _lines_of(size: str) -> str:
+    return f"lines_of_{size}"
+
+
 def with_tied(source: str, sites: list[Site]) -> list[Site]:
     """Return the sites with numbers of the module's code that are equal to a size, under that size's key."""
     tree, offsets = ast.parse(source), _offsets(source)

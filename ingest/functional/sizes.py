@@ -30,7 +30,7 @@ from rag_kernels.eval.sizes.resizing import (
     scaled,
     with_sizes,
 )
-from rag_kernels.eval.sizes.text_sizes import REACHES, Reach, difference
+from rag_kernels.eval.sizes.text_sizes import REACHES, Reach, difference, untied
 from rag_kernels.eval.sizes.tried_sizes import (
     VECTOR,
     Between,
@@ -95,7 +95,7 @@ def _search(fp: FunctionalProblem, small: FunctionalProblem, sizes: Sizes) -> Se
         case Rest(rest, of):
             return _resized(fp, small.problem, partial(leaving_rest, rest=rest, of=of, vector=VECTOR))
         case Grown():
-            return _grown(fp, sizes)
+            return _grown(fp, unfolded(fp.problem), sizes)
         case Tiled():
             return _tiled(fp, sizes)
         case Drawn():
@@ -219,10 +219,21 @@ def _within(fp: FunctionalProblem, within: Within) -> Search:
     module's.
     """
     problem, reach = unfolded(fp.problem), within.reach
-    if odd_sizes(problem, reach=reach) == odd_sizes(problem, reach=_wider(reach)):
-        return None
+    odd = odd_sizes(problem, reach=reach)
+    if odd is not None and odd != odd_sizes(problem, reach=_wider(reach)):
+        return (yield from _changed_within(fp, problem, within))
+    for every in (True, False) if reach == "batch" else ():
+        apart = untied(problem, every=every)
+        if apart != problem and (found := (yield from _changed_within(fp, apart, within))) is not None:
+            return found
+    return None
+
+
+def _changed_within(fp: FunctionalProblem, problem: Problem, within: Within) -> Search:
+    """Find the problem, as it is written here, at other sizes within a reach."""
+    own, reach = problem, within.reach
     if isinstance(within.sizes, Grown):
-        return (yield from _grown(fp, within.sizes, reach))
+        return (yield from _grown(fp, problem, within.sizes, reach))
     roomy = 4 * footprint(fp) <= RUNG_BYTES and 8 * fp.features.flops <= LARGE_FLOPS
     if within.sizes == "odd" or not roomy:
         problem = scaled(problem, SMALL_BYTES / footprint(fp), reach=reach) or problem
@@ -239,7 +250,7 @@ def _within(fp: FunctionalProblem, within: Within) -> Search:
         return None
     found = yield changed
     fits = found is not None and footprint(found) <= max(2 * RUNG_BYTES, footprint(fp))
-    return _if_alike(fp, found, difference(fp.problem, changed)) if fits else None
+    return _if_alike(fp, found, difference(own, changed)) if fits else None
 
 
 def _wider(reach: Reach) -> Reach:
@@ -282,22 +293,30 @@ def repeated(fp: FunctionalProblem) -> set[tuple[str, int, int]]:
     }
 
 
-def _grown(fp: FunctionalProblem, sizes: Grown, reach: Reach = "all") -> Search:
+def _grown(fp: FunctionalProblem, problem: Problem, sizes: Grown, reach: Reach = "all") -> Search:
     """Find the problem with one size grown, by itself or with those equal to it; others make room.
 
     It grows less where there is no room for more.
     """
     for together, times in itertools.product((False, True), (GROWN_TIMES, GROWN_LESS)):
-        change = partial(grown, unfolded(fp.problem), sizes.number, times=times, together=together, reach=reach)
-        if (found := (yield from _with_room(fp, change, times))) is not None:
+        change = partial(grown, problem, sizes.number, times=times, together=together, reach=reach)
+        if (found := (yield from _with_room(fp, change, times, own=problem))) is not None:
             return found
     return None
 
 
 def _with_room(
-    fp: FunctionalProblem, change: Callable[..., Problem | None], times: float, most_bytes: int = GROWN_BYTES
+    fp: FunctionalProblem,
+    change: Callable[..., Problem | None],
+    times: float,
+    most_bytes: int = GROWN_BYTES,
+    *,
+    own: Problem | None = None,
 ) -> Search:
-    """Find a changed problem, about so many times as large, whose other sizes have shrunk until it fits."""
+    """Find a changed problem, about so many times as large, whose other sizes have shrunk until it fits.
+
+    `own` is what was changed, where that is written otherwise than the problem.
+    """
     shrink, before = min(1.0, most_bytes / (times * footprint(fp))), None
     for _ in range(GROWN_TRIES):
         changed = change(shrink=shrink)
@@ -308,7 +327,7 @@ def _with_room(
             return None
         excess = max(footprint(found) / most_bytes, found.features.flops / GROWN_FLOPS)
         if excess <= 1:
-            return _if_alike(fp, found, difference(fp.problem, changed))
+            return _if_alike(fp, found, difference(own or fp.problem, changed))
         shrink /= 2 * excess
     return None
 
