@@ -24,6 +24,7 @@ from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.process_tree import Resident
 from rag_kernels.eval.records import (
+    ENDS_BADLY,
     OTHER_PROCESSORS,
     Candidate,
     FunctionalProblem,
@@ -43,6 +44,7 @@ from rag_kernels.eval.trial.long_use_checks import (
     after_refused,
     after_refused_far,
     by_itself,
+    ends_well,
     far_forms,
     in_filled_memory,
     keeps_nothing,
@@ -277,3 +279,32 @@ def test_what_asks_for_its_processor_is_built_for_older_ones(
     trial._on_older_processors()
     assert trial.found.labels == [OTHER_PROCESSORS] and "built for x86-64-v2" in trial.found.notes[0]
     assert judge._builder.older(subject.candidate) == {}, "what does not ask is built once"
+
+
+ENDS = """
+#include "rag_kernel.h"
+#include <atomic>
+static std::atomic<long> calls{0};
+__attribute__((destructor)) static void last() { if (FAILS) __builtin_trap(); }
+void f(rk::Tensor<const float> x, rk::Tensor<float> out) {
+  ++calls;
+  for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = x.data[i] + 1.0f;
+}
+RK_EXPORT(forward, f)
+"""
+
+
+def test_a_process_ends_after_one_call_and_after_many(judge: LocalJudge) -> None:
+    source = LOOKED_UP.replace("table, at", "x").replace("table[at]", "x + 1")
+    source = source.replace("torch.randn(64, 4), torch.randint(0, 64, (256,))", "torch.randn(64, 4)")
+    fp = functionalize(problem_from_source("one_more_of_few", source), workers=judge.workers)
+    told = []
+    for fails in ("calls == 1", "calls > 1", "false"):
+        with loaded(judge, fp, ENDS.replace("FAILS", fails)) as (session, subject):
+            place = subject.bind(session)
+            subject.prepare(place, plain(0, 1))
+            subject.call_on(place, 4, 5.0)
+            other = partial(LoadedCandidate, session, subject.candidate, judge._builder.whole(subject.candidate))
+            ends_well(Checks(subject, place, found := Findings(), frozenset()), other)
+            told.append(found.labels)
+    assert told == [[ENDS_BADLY], [ENDS_BADLY], []]

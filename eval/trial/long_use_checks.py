@@ -28,7 +28,7 @@ from rag_kernels.eval.records import (
 )
 from rag_kernels.eval.sessions.candidate_buffers import BoundBuffers
 from rag_kernels.eval.sessions.candidate_failure import Stopped
-from rag_kernels.eval.sessions.candidate_session import Shapes
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate, Shapes
 from rag_kernels.eval.traits.input_kinds import CONSTANT_ROWS, INFINITE, OUT_OF_RANGE, REPEATED
 from rag_kernels.eval.trial.checks import TRIES, Checks
 
@@ -43,6 +43,7 @@ FEW_CALLERS, MANY_CALLERS, LEAST_LINES, MOST_LINES, KEEPS_S = 24, 500, 8, 32, 0.
 TURNS, TURNS_BYTES = 400, 1 << 17  # from all lines to one or back in a part of such calls, and what they may keep
 RUSH_S, RUSHES = 0.25, (2, 4)  # of calls by so many times the threads
 TOGETHER = 48  # calls of each of two callers, in MANY_S at most if each were alone
+ENDING_CALLS = 20  # by each of two threads, before a process ends another time
 LOCKED_S = 40.0  # after which, and two calls, they wait for each other
 AFTER_REFUSED = "after a call that it refused"
 FILLED = "memory that others used"
@@ -167,16 +168,32 @@ def by_itself(checks: Checks, place: BoundBuffers) -> bool:
     return True
 
 
-def ends_well(checks: Checks, again: Callable[[], str]) -> None:
+def ends_well(checks: Checks, opened: Callable[[], LoadedCandidate]) -> None:
     """Label a candidate whose process does not end as it is told to, after calls: what ends then is the program's.
 
-    It has to fail another time (`again` says how, or nothing): of a busy machine's processes one was aborted.
+    One ends after many calls, by several threads, and another one (`opened`) after a plain call of the main thread:
+    what they free stands on different heaps. What failed has to fail another time: of a busy machine's processes one
+    was aborted.
     """
-    if checks.subject.end() and (why := again()):
+    many, one = checks.subject.end(), _ends_after(checks, opened, 1)
+    if (many or one) and (why := _ends_after(checks, opened, ENDING_CALLS if many else 1)):
         checks.found.label(ENDS_BADLY)
         checks.found.notes.append(f"its process does not end as it should: {why}"[:300])
         return
     checks.found.checks.append("its process's end")
+
+
+def _ends_after(checks: Checks, opened: Callable[[], LoadedCandidate], calls: int) -> str:
+    """Return what goes wrong as another process of the candidate ends, after so many calls, or nothing."""
+    session = checks.place.session
+    with opened() as other:
+        first, second = other.bind(session), other.bind(session)
+        for place in (first, second):
+            other.prepare(place, session.random_recipe())
+        other.call(first)
+        if calls > 1:
+            other.call_together(first, second, calls, LOCKED_S)
+        return other.end()
 
 
 def after_refused(checks: Checks, place: BoundBuffers) -> None:

@@ -325,7 +325,7 @@ class Trial:
                 first, second = (other.bind(self.session, step=ALLOCATED_BYTES) for _ in range(2))
                 checks = Checks(other, first, self.found, self.without)
                 if self._by_two_callers(checks, second):
-                    ends_well(checks, self._ends_again)
+                    ends_well(checks, self._open)
             return
         with self._open() as other:
             place = other.bind(self.session)
@@ -359,16 +359,8 @@ class Trial:
                 if alive and "squares and tiles" not in self.without:
                     alive = after_refused_far(checks, first)
                 if alive:
-                    ends_well(checks, self._ends_again)
+                    ends_well(checks, self._open)
                 return
-
-    def _ends_again(self) -> str:
-        """Return what goes wrong as another process of the candidate ends, after a call, or nothing."""
-        with self._open() as other:
-            place = other.bind(self.session)
-            other.prepare(place, self.session.random_recipe())
-            other.call(place)
-            return other.end()
 
     def _by_two_callers(self, checks: Checks, beside: BoundBuffers) -> bool:
         """Return whether it is right where two threads call it at once; label it where it is not."""
