@@ -67,6 +67,24 @@ def test_a_factor_that_lies_scattered_is_laid_in_lines_first(tmp_path: Path, mon
     assert len(heads(scattered)) == 2 and len(heads(lines)) == 1
 
 
+def test_a_scattered_factor_and_its_transpose_are_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As heads behind each other, in a layer's gradients: it lies as it is copied fast, and products take either."""
+    monkeypatch.setattr(factor_lines, "LARGE", 0)
+    body = "m = x.transpose(1, 2).reshape(144, 128); return m.t() @ y, m @ y.t() @ y"
+    text = right_text(Case(body, "torch.randn(2, 8, 72, 16)", "torch.randn(144, 128)"), tmp_path)
+    copies = [head for head in heads(text) if "elements" in head]
+    assert len(copies) == 1 and "," not in copies[0].partition(":")[0]
+
+
+def test_a_value_of_rows_lies_as_its_rows_where_others_read_it_too(tmp_path: Path) -> None:
+    """A norm's gradient, which two products take, one of them transposed, and a sum."""
+    body = "g = (x.float() - x.float().square().mean(-1, keepdim=True)).to(x.dtype); m = g.view(144, 96); "
+    body += "a = m.t() @ y; b = m @ y.t(); return a, b, g + (b @ y).view(2, 72, 96)"
+    given = "torch.randn(2, 72, 96).bfloat16()", "torch.randn(144, 96).bfloat16()"
+    text = right_text(Case(body, *given), tmp_path)
+    assert not any("columns of" in head for head in heads(text))
+
+
 def test_of_a_concatenation_elements_are_read_where_they_come_from(tmp_path: Path) -> None:
     body = "d = 1 + torch.cat([x[:1], x[1:] + x[:-1], y[:1]])[1:-1]; "
     body += "return torch.stack([d[i] * (i + 1) for i in range(4)])"

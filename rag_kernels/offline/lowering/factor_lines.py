@@ -41,9 +41,19 @@ def lay(lowering: Lowering, name: Ref, *, together: bool) -> None:
     if not isinstance(load, ir.Load) or len(value.dims) < 2 or math.prod(value.shape) < LARGE:
         return
     if not in_lines(load, ir.leaves(a for group in lanes for a in group), ir.leaves(value.dims[-1])):
-        stored = lowering.store(value, dtype=load.storage)
-        copy = lowering.tracked(ir.load(stored, value.shape, load.storage))
-        lowering.env[name.name] = Entry((copy,), dtype=load.storage)
+        lowering.env[name.name] = Entry((as_matrix(lowering, value, load),), dtype=load.storage)
+
+
+def as_matrix(lowering: Lowering, value: ir.Value, load: ir.Load) -> ir.Value:
+    """Return a factor read from a copy, in which that dimension lies innermost whose elements are neighbours now.
+
+    So a factor and its transpose are one copy: products take either order.
+    """
+    steps, order = steps_of(load) or {}, [*range(len(value.dims))]
+    near = [d for d in order if any(steps.get(leaf) == 1 for leaf in ir.leaves(value.dims[d]))]
+    order.sort(key=lambda d: d in near)
+    found = lowering.reload_laid(lowering.with_dims(value, tuple(value.dims[d] for d in order)), load.storage)
+    return lowering.with_dims(found, tuple(found.dims[order.index(d)] for d in range(len(order))))
 
 
 def in_lines(load: ir.Load, lanes: Iterable[ir.Atom], terms: Iterable[ir.Atom]) -> bool:

@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 def laid_as_read(lowered: Lowered) -> Lowered:
     """Return the steps with temporary values in the order of the rows from which they are computed."""
-    orders = {buffer: order for buffer in _free(lowered) if (order := _order(lowered, buffer))} | _of_scores(lowered)
+    orders = {b: order for b in _free(lowered) if (order := _order(lowered, b)) and _suits(lowered, b, order)}
+    orders |= _of_scores(lowered)
     if not orders:
         return lowered
     specs = {b: replace(lowered.buffers[b], shape=_ordered(lowered.buffers[b].shape, o)) for b, o in orders.items()}
@@ -59,7 +60,7 @@ def _laid(step: Step, orders: dict[str, tuple[int, ...]], specs: dict[str, Tenso
 
 
 def _free(lowered: Lowered) -> list[str]:
-    """Return the buffers that one step stores whole, and that products alone read."""
+    """Return the buffers that one step stores whole, and that products or stored values alone read."""
     made = [buffer for step in lowered.steps for buffer in made_by(step)]
     known = {name for step in lowered.steps for name in _read_otherwise(step)}
     whole = [step.buffer for step in lowered.steps if isinstance(step, Stored) and step.slot is None]
@@ -106,8 +107,7 @@ def _leaves_of(load: ir.Load) -> list[ir.Atom]:
 
 
 def _read_otherwise(step: Step) -> list[str]:
-    """Return the buffers that a step reads otherwise than as the factor of a product, which takes either order."""
-    factors = set[ir.Value]()
+    """Return the buffers that a step reads otherwise than at plain places for a value that it stores."""
     match step:
         case Library():
             return refs_of(step.node)
@@ -115,11 +115,26 @@ def _read_otherwise(step: Step) -> list[str]:
             values: tuple[ir.Value, ...] = (*values_of(step), step.score)
         case _:
             values = values_of(step)
-    if isinstance(step, Stored):
-        products = [factors_of(v) for v in reductions(step.value) if tile_of(v)]
-        factors = {strip(factor) for pair in products if pair for factor in pair}
     loads = [v for v in ir.walk(*values) if isinstance(v, ir.Load)]
-    return [v.buffer for v in loads if v not in factors or not all(_is_plain(form) for form in v.index)]
+    return [v.buffer for v in loads if not isinstance(step, Stored) or not all(map(_is_plain, v.index))]
+
+
+def _suits(lowered: Lowered, buffer: str, order: tuple[int, ...]) -> bool:
+    """Return whether an order is as well for all that read a buffer: products, whose factors take either, and values
+    that have the buffer's innermost loop innermost, too.
+    """
+    for step in lowered.steps:
+        if isinstance(step, Stored):
+            products = [factors_of(v) for v in reductions(step.value) if tile_of(v)]
+            factors = {strip(factor) for pair in products if pair for factor in pair}
+            last = {leaf for group in step.value.dims[-1:] for leaf in ir.leaves(group)[-1:]}
+            for v in ir.walk(step.value):
+                form = (
+                    v.index[order[-1]] if isinstance(v, ir.Load) and v.buffer == buffer and v not in factors else None
+                )
+                if isinstance(form, ir.Form) and not {a.leaves()[-1] for a, _ in form.terms[-1:]} & last:
+                    return False
+    return True
 
 
 def _is_plain(form: ir.Form | ir.Value) -> bool:
