@@ -6,8 +6,9 @@ tiles of a row before this one come to is found by decoupled look-back (Merrill 
 first what it comes to, then what all up to it come to, and looks back over those before. Blocks take tiles in the order
 in which they start, so that those before are on their way. Of floats, tiles add up in double.
 
-A thread goes over its elements twice: for what they come to, and, once all before them is known, for their totals. In
-large blocks it does so as they were loaded: totals kept in between take twice the registers of what has sixteen bits.
+A thread goes over its elements twice: for what they come to, and, once all before them is known, for their totals.
+Totals of a few elements stay in registers in between; of more they are made anew of what was loaded, since they take
+twice the registers of what has sixteen bits.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from rag_kernels.offline.ir.reductions import Kind
 THREADS, MOST_THREADS = 256, 1024  # of a block; where each of many rows has one tile, so that nobody waits
 ROOM, ROOM_OF_TILES = 48, 60  # words of what a thread keeps of its vectors: of whole rows, of a row's several tiles
 MOST_ITEMS = 32  # vectors, or single elements
+KEPT_TOTALS = 64  # of a thread, of rows of one tile of at most `THREADS` threads
 REGISTERS = 1 << 16  # of a processor, of which a thread has 64, or 80 where a row has several tiles
 MANY_ROWS = 264  # of which blocks that take a row each, in stretches, are quicker than tiles of single elements
 MOST_SCANS = 4
@@ -99,12 +101,15 @@ class TiledScans(VectorizedRegion):
         return THREADS if self.is_long else few
 
     @property
-    def is_wide(self) -> bool:
-        """Return whether blocks are so large that registers decide how many a processor has.
+    def keeps_totals(self) -> bool:
+        """Return whether totals stay in registers: of whole rows of up to 16384 elements, in one scan (measured)."""
+        kept = self.items() * self.width * len(self.scans_in_order())
+        return not self.is_long and self.threads <= THREADS and kept <= KEPT_TOTALS
 
-        Totals of shorter rows may stay in them: in bf16 8192 elements took 84 us for 74 otherwise.
-        """
-        return self.threads >= THREADS
+    @property
+    def is_wide(self) -> bool:
+        """Return whether blocks are so large that registers decide how many a processor has."""
+        return self.threads >= THREADS and not self.keeps_totals
 
     @property
     def is_long(self) -> bool:
@@ -180,17 +185,19 @@ class TiledScans(VectorizedRegion):
         self.settle([scan.arg], scope)
         inner = self.open_inner(scope)
         starts = self.totals([v for v in scans[:number] if v in ir.walk(scan.arg)], inner)
-        step = f"last = {functor}(last, {ctype}({self.printer.emit(scan.arg, inner)}));"
+        step = [f"last = {functor}(last, {ctype}({self.printer.emit(scan.arg, inner)}));"]
+        step += [f"{name}[j][u] = last;"] if self.keeps_totals else []
         each = [
             *starts,
             f"{ctype} last = {start};",
-            *self.where_it_exists([*inner.lines, step]),
+            *self.where_it_exists([*inner.lines, *step]),
             f"const {ctype} all = lane_scan(last, {functor}), left = __shfl_up_sync(0xffffffffu, all, 1);",
             f"{name}_before[j] = {functor}({name}_run, threadIdx.x % 32 ? left : {start});",
             f"{name}_run = {functor}({name}_run, __shfl_sync(0xffffffffu, all, 31));",
         ]
         of_row = f"state + ({number} * int64_t(gridDim.x) + int64_t(t) * tiles)"
         return [
+            *([f"{ctype} {name}[ITEMS][{self.width}] = {{}};"] if self.keeps_totals else []),
             f"{ctype} {name}_before[ITEMS], {name}_run = {start};",
             *self.each_item(each),
             f"const {wide} {name}_earlier = of_earlier<{number}>({wide}({name}_run), {functor}, "
@@ -206,9 +213,13 @@ class TiledScans(VectorizedRegion):
         starts = list[str]()
         for scan in scans:
             name, ctype, functor, start = self.called(scan)
+            before = f"{ctype}({functor}({name}_earlier, {accumulator(scan)}({name}_before[j])))"
+            if self.keeps_totals:
+                starts.append(f"const {ctype} {name}_base = {before};")
+                inner.known[scan] = f"{functor}({name}_base, {name}[j][u])"
+                continue
             alone = scan.kind in {Kind.SUM, Kind.PROD} and ctype in {"float", "double"}
             text = f"{ctype}({self.printer.emit(scan.arg, inner)})"
-            before = f"{ctype}({functor}({name}_earlier, {accumulator(scan)}({name}_before[j])))"
             starts += [f"const {ctype} {name}_base = {before};"] if alone else []
             starts += [f"{ctype} {name}_last = {start if alone else before};"]
             total = f"{functor}({name}_base, {name}_last)" if alone else f"{name}_last"
