@@ -236,6 +236,15 @@ PIXELS = {
         ),
         True,
     ),
+    "one place": (
+        Case(
+            "return self.c(x).relu() * y",
+            "torch.randn(2, 40, 9, 36)",
+            "torch.randn(100, 9, 36)",
+            init="self.c = nn.Conv2d(40, 100, 1)",
+        ),
+        False,
+    ),
     "both phases": (
         Case(
             "return F.gelu(self.c(x) - y)",
@@ -353,6 +362,14 @@ def test_pixels_go_through_registers_where_there_are_tiles_for_all_processors() 
     many = Case("return self.c(x).relu()", "torch.randn(16, 8, 60, 64)", "torch.randn(1)", init=init)
     few = Case("return self.c(x).relu()", "torch.randn(4, 8, 60, 64)", "torch.randn(1)", init=init)
     texts = [drafted(name, case, TF32)[1].candidate.source for name, case in (("many", many), ("few", few))]
+    assert ["row_of_piece" in text for text in texts] == [True, False]
+
+
+def test_windows_of_one_place_go_through_registers_where_tiles_are_very_many() -> None:
+    sizes = {"one_many": "torch.randn(16, 16, 256, 256)", "one_few": "torch.randn(16, 16, 128, 256)"}
+    body = ("return self.c(x).relu()", "torch.randn(1)")
+    cases = {n: Case(body[0], size, body[1], init="self.c = nn.Conv2d(16, 16, 1)") for n, size in sizes.items()}
+    texts = [drafted(name, case, TF32)[1].candidate.source for name, case in cases.items()]
     assert ["row_of_piece" in text for text in texts] == [True, False]
 
 

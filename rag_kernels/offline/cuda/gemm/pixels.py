@@ -27,6 +27,7 @@ EVEN = 4  # floats of sixteen bytes
 APART = {8, 24}  # of 32 banks: where the next channel begins, so that four channels of eight pixels are in 32
 MOST_UNROLLED = 36  # products of a step that are written out
 FEW_TERMS, MANY_FILTERS = 800, 64  # of two dimensions or with phases; and what are many
+MANY_TILES = 30 * PROCESSORS  # of images that memory bounds
 
 
 @dataclass(slots=True)
@@ -192,7 +193,7 @@ def is_faster(made: PixelKernel) -> bool:
 
     They are where a step's products are written out or phases go through few; where there are tiles for all processors,
     which pieces of images fill; not with many terms of two dimensions, nor with many filters of few terms, whose
-    results count.
+    results count. Windows of one place, which others read without a copy, too, take them where tiles are very many.
     """
     assert made.window
     c, axes, rows = made.contraction, made.axes, made.contraction.count(made.contraction.rows)
@@ -201,8 +202,9 @@ def is_faster(made: PixelKernel) -> bool:
     terms = made.channels * made.window.whole
     long = (bool(c.phases) or len(axes) == 2) and terms > FEW_TERMS
     written = bool(c.phases) or made.unrolled
-    stored = rows > MANY_FILTERS and terms < LONG
-    return written and not long and not stored and filled >= FILLED and tiles >= PROCESSORS
+    one = made.window.whole == 1
+    stored = rows > MANY_FILTERS and terms < LONG and not one
+    return written and not long and not stored and filled >= FILLED and tiles >= (MANY_TILES if one else PROCESSORS)
 
 
 def pixels_of(found: WindowKernel, turns: int) -> PixelKernel | None:
@@ -235,4 +237,6 @@ def convolution_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> Wi
         return None
     whole = not shape and turns in {0, 3, 4} and not found.contraction.batches
     pieces = (pixels_of(found, turns) or patch_of(found, turns)) if whole else None
-    return pieces or (found if found.channels >= FEWEST else None)
+    assert found.window
+    copied = found.window.whole > 1 or found.itemsize == 2  # of one place in fp32 a copy costs more than it gives
+    return pieces or (found if found.channels >= FEWEST and copied else None)

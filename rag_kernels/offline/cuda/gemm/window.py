@@ -470,9 +470,7 @@ def window_kernel(kernel: TensorKernel, wanted: tuple[int, int, int], fewest: in
     if found is None or found.filters is None:
         return None
     window, itemsize = found.window, 2 if numbers in HALF else 4
-    if ir.size_of(found.channels) < fewest or (
-        window.whole == 1 and itemsize == 4
-    ):  # which a copy costs more than it gives
+    if ir.size_of(found.channels) < fewest:
         return None
     if {window.load.storage, found.filters.load.storage} != {numbers if numbers in HALF else "float32"}:
         return None
