@@ -115,6 +115,15 @@ inline void stmatrix_x4(uint32_t to, const uint32_t (&r)[4]) {  // lane 4 g + t 
   wait_for_warp();
 }
 
+inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t at) {
+  static uint32_t rows_of[16][1024];
+  uint32_t* const rows = rows_of[resident_block()] + threadIdx.x / 32 * 32;
+  const unsigned lane = threadIdx.x % 32;
+  rows[lane] = at;
+  wait_for_warp();
+  for (int i = 0; i < 4; ++i) r[i] = *(uint32_t*)in_shared_memory(rows[i * 8 + lane / 4] + lane % 4 * 4, resident_block());
+  wait_for_warp();
+}
 inline void bulk_load(uint32_t to, const void* from, int bytes, uint32_t bar) {
   if (to % 16 || uintptr_t(from) % 16 || bytes % 16) std::abort();
   std::memcpy(in_shared_memory(to, resident_block()), from, bytes);

@@ -52,7 +52,7 @@ GENERATED_NAMES = re.compile(
     r"warp|warps|which|whole|word|"
     r"begin_\w+|[qkv]_(?:at|empty|full)|[mor]|arrivals|asked|fitting|four|free|give|head|heads|it|join|joined|keep|keys|kk|"
     r"leader|leading|major|map_\w+|mask|mine_of|minor|most_blocks|outside|parity|phase|qs|qw|shrink|softmax|split|splits|st|"
-    r"add|give_back|ks|quad|weigh|"
+    r"add|ks|quad|weigh|"
     r"tiles_of_keys|times|together|total|until|wanted|wide|pitch|reads|sizes|strides|extreme|"
     r"begins|bits|board|counted|fill|gathered|given|it|longest|nans|of_lane|ends|exists|is_long|long_ones|many|mine_now|owner|past|segment|segments|shape|tail|turn|walk|walker|"
     r"walkers|bring_tile|stage|known|back|there|split_depth|pixel|image|padded|above|below|channels|encode|pixels|swizzle|extents|images|"

@@ -234,6 +234,7 @@ TOTALS
       rk::mbarrier_arrive(q_empty + 8 * qs);
     }
   }
+  if (IN_TURN && mine == 0) rk::group_sync<256>(4);  // nobody waits at its end
   if (leader) rk::store_wait<0>();
 """
 

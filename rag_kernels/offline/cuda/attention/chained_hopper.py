@@ -3,7 +3,8 @@
 Comes in: a `CudaChain`. Goes out: its second kernel with the launch, and the condition at a call under which it
 serves. A warpgroup keeps 64 rows, walks along the others, and has its sums in registers; weights go from the products
 that they are computed of to those that take them without leaving registers. A second warp brings what is a number of
-each row that is walked along. The products of the next tile run beside a tile's sums where registers allow it.
+each row that is walked along. While one warpgroup multiplies, the other makes weights: wide tiles are better for that
+than products of the next tile beside a tile's sums, and than turns (measured on an H200).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 GROUPS = 2  # warpgroups that multiply
 ROOM = (227 << 10) - 1024 - 256  # bytes of shared memory of a block, without what alignment and barriers take
-SHAPES = ((128, 1), (96, 1), (64, 1), (64, 0))  # rows of a tile, and whether the next one's products run beside
-REGISTERS = (192, 184)  # of a thread, for sums, products and weights; the second with products beside
+TILES = (128, 64)  # rows of a tile, the most that fit
+REGISTERS = 192  # of a thread, for sums and products
 MOST_STAGES = 4
 
 BODY = """\
@@ -112,6 +113,7 @@ WEIGHTS
                        int(attend::least_of(of_end(mine_of[1]), int64_t(keys)))};
     const int inside = int(attend::least_of(of_first(i1), int64_t(keys)));
     const int outside = int(attend::least_of(of_end(i0 < rows ? i0 : rows - 1), int64_t(keys)));
+OF_KEPT_ROWS
     rk::mbarrier_wait(kept_full + 8 * ks, (tile / KEPT) & 1);
     const auto weigh = [&](int j) {
       const int n0 = (low + j) * WALKED, st = (it + j) % STAGES;
@@ -147,41 +149,18 @@ PRODUCTS
 SUMS
       rk::wgmma_commit();
     };
-    const auto give_back = [&](int i) {
+CLEAR
+    for (int j = 0; j < count; ++j) {
+      begin_products(it + j);
+      rk::wgmma_wait<0>();
+HOLD_PRODUCTS
+      weigh(j);
+      keep();
+      begin_sums(it + j);
       rk::wgmma_wait<0>();
 HOLD_SUMS
-      if (lane == 0) rk::mbarrier_arrive(empty + 8 * (i % STAGES));
-    };
-CLEAR
-    if (AHEAD) {
-      if (count > 0) {
-        begin_products(it);
-        rk::wgmma_wait<0>();
-HOLD_PRODUCTS
-        weigh(0);
-        keep();
-        for (int j = 1; j < count; ++j) {
-          begin_products(it + j);
-          begin_sums(it + j - 1);
-          rk::wgmma_wait<1>();
-HOLD_PRODUCTS
-          weigh(j);
-          give_back(it + j - 1);
-          keep();
-        }
-        begin_sums(it + count - 1);
-        give_back(it + count - 1);
-      }
-    } else {
-      for (int j = 0; j < count; ++j) {
-        begin_products(it + j);
-        rk::wgmma_wait<0>();
-HOLD_PRODUCTS
-        weigh(j);
-        keep();
-        begin_sums(it + j);
-        give_back(it + j);
-      }
+      __syncwarp();  // all lanes have read the numbers of the tile's rows
+      if (lane == 0) rk::mbarrier_arrive(empty + 8 * ((it + j) % STAGES));
     }
     it += count;
     if (lane == 0) rk::mbarrier_arrive(kept_empty + 8 * ks);
@@ -204,33 +183,32 @@ class HopperChain:
         self.outer = (*nest.batch, *nest.rows[1:])
         self.maps = HeadMaps(nest, self.outer)
         self.widths = [nest.tiles[place].width for place in nest.outer]  # of what is summed
-        self.walked, self.ahead = next((s for s in SHAPES if self.registers(*s) <= REGISTERS[s[1]]), (0, 0))
+        self.walked = next((n for n in TILES if self.registers(n) <= REGISTERS), 0)
         self.kept_bytes = sum(self.bytes(rows, 64 * GROUPS) for rows in nest.kept)
         self.tile_bytes = sum(self.bytes(rows, self.walked) for rows in nest.tiles)
-        self.numbers = self.of_walked_rows()
+        self.numbers = self.of_rows(nest.keys, nest.batch)
+        self.of_kept = self.of_rows(nest.rows[:1], (*nest.batch, *nest.rows))
         stage = self.tile_bytes + 4 * self.walked * len(self.numbers)
         self.kept = 2 if ROOM - 2 * self.kept_bytes >= 2 * stage else 1
         self.stages = min(MOST_STAGES, (ROOM - self.kept * self.kept_bytes) // max(stage, 1))
         self.shared = self.kept * self.kept_bytes + self.stages * self.tile_bytes + 1024
 
-    def registers(self, walked: int, ahead: int) -> int:
-        """Return how many registers of a thread sums, products and weights take."""
-        weights = walked // 4 * len(self.widths) * ahead
-        return walked // 2 * len(self.nest.inner) + weights + sum(self.widths) // 2
+    def registers(self, walked: int) -> int:
+        """Return how many registers of a thread sums and products take; weights take the place of products."""
+        return walked // 2 * len(self.nest.inner) + sum(self.widths) // 2
 
     @staticmethod
     def bytes(rows: Rows, many: int) -> int:
         """Return the bytes of so many rows in shared memory, of which 64 elements lie in a line."""
         return many * -(-rows.width // 64) * 128
 
-    def of_walked_rows(self) -> list[ir.Load]:
-        """Return what weights read that is one float for each row that is walked along."""
+    def of_rows(self, own: tuple[ir.Atom, ...], others: tuple[ir.Atom, ...]) -> list[ir.Load]:
+        """Return what weights read that is one float for each row of these loops."""
         nest, found = self.nest, dict[ir.Load, None]()
-        others = {*nest.batch, *nest.keys}
         for value in ir.walk(*nest.weights):
             if isinstance(value, ir.Load) and value not in nest.products and value.storage == value.dtype == "float32":
                 atoms = {leaf for atom in ir.tree_atoms(value) for leaf in atom.leaves()}
-                if set(nest.keys) <= atoms <= others and all(isinstance(form, ir.Form) for form in value.index):
+                if {*own} <= atoms <= {*own, *others} and all(isinstance(form, ir.Form) for form in value.index):
                     found[value] = None
         return list(found)
 
@@ -265,6 +243,17 @@ class HopperChain:
             out.append(offset)
             offset += self.bytes(rows, many)
         return out
+
+    def kept_numbers(self) -> list[str]:
+        """Return the statements that load what weights read of a thread's two rows."""
+        nest, lines = self.nest, list[str]()
+        for n, load in enumerate(self.of_kept):
+            access = access_of(load.stored, load.index, nest.names)
+            at = f"{self.of.pointers[load.buffer]}[{nest.offset(access, nest.batch, nest.rows)}]"
+            row = f"const int {nest.index(nest.rows[0])} = i;"
+            lines.append(f"const auto of_row{n} = [&](int i) {{ {row} return {at}; }};")
+            lines.append(f"const float z{n}[2] = {{of_row{n}(mine_of[0]), of_row{n}(mine_of[1])}};")
+        return lines
 
     def products(self) -> list[str]:
         """Return the statements that multiply kept rows with a tile's."""
@@ -312,8 +301,9 @@ class HopperChain:
         """Return the function that makes the weights of a pair of rows of their products."""
         nest, of = self.nest, self.of
         numbers, products = [f"y{n}" for n in range(len(self.numbers))], [f"x{n}" for n in range(len(nest.inner))]
+        numbers += [f"z{n}" for n in range(len(self.of_kept))]
         printer = nest.printer(of.pointers, of.function.storage, on_gpu(near=True))
-        lines, names = nest.weighed(printer, products, dict(zip(self.numbers, numbers, strict=True)))
+        lines, names = nest.weighed(printer, products, dict(zip((*self.numbers, *self.of_kept), numbers, strict=True)))
         given = [f"float {x}" for x in (*numbers, *products)] + [f"float& w{n}" for n in range(len(names))]
         stores = [f"w{n} = float({name});" for n, name in enumerate(names)]
         row = [f"const int {nest.index(nest.rows[0])} = i;"]
@@ -346,6 +336,7 @@ class HopperChain:
         declared += [f"float w{n}[{walked // 2}], o{n}[{width // 2}];" for n, width in enumerate(self.widths)]
         declared += [f"uint32_t p{n}[{walked // 16}][4];" for n in range(count)]
         given = [f"of_rows[st][{n}][c]" for n in range(len(self.numbers))]
+        given += [f"z{n}[h]" for n in range(len(self.of_kept))]
         given += [f"x{n}[i]" for n in range(len(nest.inner))] + [f"w{n}[i]" for n in range(count)]
         packed = "p{0}[i][c] = attend::packed({1}(0.0f), w{0}[8 * i + 2 * c], w{0}[8 * i + 2 * c + 1]);"
         of_rows = f"__shared__ __align__(16) float of_rows[{self.stages}][{len(self.numbers)}][{walked}];"
@@ -359,12 +350,13 @@ class HopperChain:
             "LOAD_NUMBERS": (5, self.load_numbers()),
             "DECLARED": (1, declared),
             "WEIGHTS": (2, self.weights()),
+            "OF_KEPT_ROWS": (2, self.kept_numbers()),
             "ZERO": (5, [" ".join(f"w{n}[i] = 0.0f;" for n in range(count))]),
             "KEEP": (5, [packed.format(n, self.of.type) for n in range(count)]),
             "PRODUCTS": (3, self.products()),
             "SUMS": (3, self.sums()),
             "HOLD_SUMS": (3, [f"rk::wgmma_hold(o{n});" for n in range(count)]),
-            "HOLD_PRODUCTS": (4, [f"rk::wgmma_hold(x{n});" for n in range(len(nest.inner))]),
+            "HOLD_PRODUCTS": (3, [f"rk::wgmma_hold(x{n});" for n in range(len(nest.inner))]),
             "CLEAR": (2, [
                 line for n, width in enumerate(self.widths)
                 for line in ("#pragma unroll", f"for (int i = 0; i < {width // 2}; ++i) o{n}[i] = 0.0f;")
@@ -390,7 +382,7 @@ class HopperChain:
         ]
         last_first = int(any(band.after for band in nest.bands))  # the tiles with the most to walk along come first
         constants = f"GROUPS = {GROUPS}, WALKED = {self.walked}, STAGES = {self.stages}, KEPT = {self.kept}"
-        constants += f", KEPT_BYTES = {self.kept_bytes}, TILE_BYTES = {self.tile_bytes}, AHEAD = {self.ahead}"
+        constants += f", KEPT_BYTES = {self.kept_bytes}, TILE_BYTES = {self.tile_bytes}"
         constants += f", NUMBERS = {len(self.numbers)}, LAST_FIRST = {last_first}"
         kernel = [
             f"__global__ void __launch_bounds__({128 * (GROUPS + 1)}, 1)",
