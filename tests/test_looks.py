@@ -25,8 +25,10 @@ from rag_kernels.eval.numerics.input_draws import at_constants, redraw
 from rag_kernels.eval.numerics.integer_draws import MOST_WIDE, repeated, widened
 from rag_kernels.eval.numerics.rounding_faults import rounding_fault
 from rag_kernels.eval.records import IndexBound, TensorSpec
+from rag_kernels.eval.sessions.candidate_session import Account
 from rag_kernels.eval.timing.race import Times
 from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.eval.trial.activity_checks import beside
 from rag_kernels.eval.trial.recurrence import depends_on_recurrence, needs_no_recurrence
 
 ROWS = TensorSpec((40, 6), "float32")
@@ -37,6 +39,18 @@ def composed(recipe: object, draws: list[np.ndarray]) -> np.ndarray:
     raw = [d.reshape(-1).view(np.uint8) for d in draws]
     compose(target.reshape(-1).view(np.uint8), raw, recipe[0], ROWS)  # type: ignore[index]
     return target
+
+
+def test_what_threads_go_on_with_has_a_limit_of_its_own() -> None:
+    asleep, cleaning = (Account(4e-4, 1e-5, 3e-5, left_s=left) for left in (2e-5, 1e-3))
+    busy = Account(4e-4, 4e-4, 3e-5)
+    assert beside("kernel", [asleep] * 7 + [cleaning] * 3).share < 1, "a few of them, which a machine at work disturbs"
+    told = beside("kernel", [cleaning] * 7 + [asleep] * 3)
+    assert told.share > 2 and "other threads" in told.when
+    assert beside("kernel", [cleaning.__class__(3e-2, 0.0, 0.0, left_s=1e-3)] * 4).share < 1, (
+        "little beside such a call"
+    )
+    assert beside("kernel", [busy] * 4).share > 2 and "before" in beside("kernel", [busy] * 4).when
 
 
 def test_a_nudged_content_is_another_in_one_element() -> None:

@@ -44,6 +44,7 @@ from rag_kernels.eval.messages.to_candidate import (
     Burst,
     Call,
     CallByThreads,
+    CallCounted,
     Called,
     CallFirst,
     CallHalves,
@@ -56,6 +57,7 @@ from rag_kernels.eval.messages.to_candidate import (
     CandidateReply,
     CandidateRequest,
     ComposeContents,
+    Counted,
     EndProcess,
     GivenTensor,
     Hashed,
@@ -174,6 +176,7 @@ TOLD = Binding(
 )
 TO_CANDIDATE: tuple[CandidateRequest, ...] = (
     Call(0),
+    CallCounted(0),
     Ready((0,)),
     Burst((0, 0)),
     Bind(TOLD, LAYOUT, LAYOUT, writable=False, strided="exchanged", like=0, shared_bytes=4096),
@@ -241,6 +244,7 @@ REPLIES: tuple[CandidateReply | ReferenceReply | Opened, ...] = (
     StateLeft(True, False, True),
     Shared(("output 0 and itself",)),
     Called(2, False),
+    Counted(1e-3),
 )
 
 

@@ -22,7 +22,19 @@ from rag_kernels.eval.sizes.resizing import (
     with_sizes,
 )
 from rag_kernels.eval.sizes.text_sizes import difference
-from rag_kernels.eval.sizes.tried_sizes import Between, Few, Grown, Multiple, Rest, Rung, Square, Tiled, tiles
+from rag_kernels.eval.sizes.tried_sizes import (
+    Between,
+    Few,
+    Grown,
+    Multiple,
+    Packed,
+    Rest,
+    Rung,
+    Square,
+    Tiled,
+    packed,
+    tiles,
+)
 from rag_kernels.eval.zoo.problems import task
 from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import _search, at_other_sizes
@@ -222,7 +234,7 @@ def test_parts_of_sizes_and_rests_of_vectors() -> None:
 
 def test_no_other_sizes_are_taken_for_one_another() -> None:
     several = {Grown(2), Rest(2, 2), Between(2, 2), Rung("batch", 2), Square(2, 2), Multiple(2, 2, 2), Tiled(2, 2, 2)}
-    assert len(several) == 7
+    assert len(several | {Packed(2, 2, 2, second=False)}) == 8
 
 
 def test_sizes_as_models_have_them() -> None:
@@ -244,6 +256,10 @@ def test_sizes_as_models_have_them() -> None:
         "ROWS=128 instead of 256, COLUMNS=2560 instead of 512",
     ], told
     assert tiles(random.Random(1))[0].times == 5, "which come first, as time may be short"
+    two = [difference(fp.problem, next(_search(fp, fp, Packed(0, 1, 20, second)))) for second in (False, True)]
+    assert two == ["ROWS=20 instead of 256, COLUMNS=2560 instead of 512", "ROWS=21 instead of 256"], two
+    tried = packed(random.Random(1))
+    assert all(b == a._replace(second=True) for a, b in zip(tried[::2], tried[1::2], strict=True))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(8192, 4096), (512, 4096), (1024, 1 << 14)])

@@ -135,6 +135,20 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class CallCounted:
+    """A call that is looked at closely: `Counted`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """`others_s`: CPU seconds of all threads but the one that was asked, so far, when the call had returned."""
+
+    others_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Burst:
     """Timed calls on several sets in this order, with one wait at the end: `Done`.
 
@@ -349,6 +363,7 @@ class Profile:
 
 CandidateRequest = (
     Call
+    | CallCounted
     | Ready
     | Burst
     | Bind
@@ -376,7 +391,7 @@ CandidateRequest = (
     | TellState
     | TellShared
 )
-CandidateReply = Done | Pulled | Hashed | Recorded | Profile | MemoryTaken | StateLeft | Called | Shared
+CandidateReply = Done | Counted | Pulled | Hashed | Recorded | Profile | MemoryTaken | StateLeft | Called | Shared
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,8 +293,8 @@ def _late(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def _pivots(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Make elements of a row large that a sample would take: the first, the last and those that part it evenly.
 
-    A quarter of the rows have seven such, another one three that are alike and lie evenly about the middle, as what
-    takes a median reads; of the others each has one to three, since few of many decide a mean.
+    A quarter of the rows have seven such, another one three that are alike and lie evenly about the middle, or at its
+    quarters, as what takes a median reads; of the others each has one to three, since few of many decide a mean.
     """
     rows = lines_of(x).clone()
     n = rows.shape[1]
@@ -310,6 +310,7 @@ def _pivots(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     few[:, sampled] = torch.where(taken, size[::2], few[:, sampled])
     alike = rows[3::4]
     eighth = torch.randint(1, 8, (len(alike), 1), generator=generator, device=x.device)
+    eighth[::2] = 4
     near = torch.cat([n * eighth // 16, torch.full_like(eighth, n // 2), n * (16 - eighth) // 16], 1)
     level = size[3::4, :1] * (1 + 1e-3 * torch.rand(near.shape, generator=generator, device=x.device))
     rows[3::4] = (0.01 * x.reshape(rows.shape)[3::4]).scatter(1, near, level)

@@ -100,10 +100,11 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | CPUCLOCK_SCHED)
 
 
-def waited_seconds(pid: int) -> float:
-    """Return how long a process's main thread has waited for a core while it could have run."""
+def main_seconds(pid: int) -> tuple[float, float]:
+    """Return how long a process's main thread has had a core, and waited for one while it could have run."""
     with open(f"/proc/{pid}/task/{pid}/schedstat") as f:
-        return int(f.read().split()[1]) / 1e9
+        had, waited, *_ = f.read().split()
+    return int(had) / 1e9, int(waited) / 1e9
 
 
 def counts(pid: int) -> tuple[int, float]:

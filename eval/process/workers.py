@@ -31,12 +31,12 @@ from rag_kernels.eval.process.process_tree import (
     cpu_seconds,
     forget_peak,
     kill_tree,
+    main_seconds,
     resident,
     runs,
     seen_from_here,
     signal_all,
     stands,
-    waited_seconds,
 )
 from rag_kernels.eval.process.sandbox import SCRATCH, OwnGpu, Sandbox, allowed_env
 
@@ -177,9 +177,16 @@ class Worker:
     def waited_s(self) -> float:
         """Return how long its main thread has waited for a core so far; 0 where /proc does not tell."""
         try:
-            return waited_seconds(self._number_here())
-        except (OSError, IndexError, ValueError):
+            return main_seconds(self._number_here())[1]
+        except (OSError, ValueError):
             return 0.0
+
+    def others_s(self) -> float | None:
+        """Return CPU seconds of all threads but the main one so far, if it stands; None where /proc does not tell."""
+        try:
+            return None if self._here is None else cpu_seconds(self._here) - main_seconds(self._here)[0]
+        except (OSError, ValueError):
+            return None
 
     def forget_peak(self) -> None:
         """Have the greatest of its memory counted from now on, where /proc allows it."""

@@ -26,6 +26,7 @@ from rag_kernels.eval.messages.to_candidate import (
     Burst,
     Call,
     CallByThreads,
+    CallCounted,
     Called,
     CallFirst,
     CallHalves,
@@ -35,6 +36,7 @@ from rag_kernels.eval.messages.to_candidate import (
     CallTogether,
     CallWithin,
     ComposeContents,
+    Counted,
     Hashed,
     HashInputs,
     HashOutputs,
@@ -65,6 +67,7 @@ S = TypeVar("S")
 Shapes = tuple[tuple[int, ...], ...]
 Form = Sequence[tuple[Sequence[int], str, str]]  # of each output: shape, dtype, device
 EARLY_S = 3e-3  # that a call is made before its inputs come: its launches take a host less
+GOES_ON_S = 2e-4  # that it is let run after a call: what takes longer is seen by `done_means_done`
 MOST_READY_S = 5e-4  # what getting ready may cost a worker: what it takes beyond, both times, is for something else
 
 
@@ -73,12 +76,14 @@ class Account:
     """CPU seconds of a candidate's worker around one call, which took `call_s` of the judge's clock.
 
     `before_s`: what it took to get ready for it, beyond doing so again; `late_s`: after its answer, until it stood;
-    `after_s`: to hand the outputs over, beyond doing so again.
+    `left_s`: what other threads took from when the call had returned, and when they were let run again, beyond another
+    time; `after_s`: to hand the outputs over, beyond doing so again.
     """
 
     call_s: float
     before_s: float
     late_s: float
+    left_s: float = 0.0
     after_s: float = 0.0
     is_exact: bool = False
 
@@ -99,6 +104,7 @@ class LoadedCandidate(CandidateWorker):
         self.accounts: list[Account] = []  # of single calls, in order
         self.met: set[Recipe] = set()  # remembered contents that it was called on
         self._before_s = 0.0
+        self._others_s = 0.0  # CPU seconds of other threads until the call had returned that was looked at closely
         self.at_rest: Resident | None = None  # its memory before its first call
         self._called: list[ProblemSession] = []
         self._exactly = False
@@ -253,7 +259,10 @@ class LoadedCandidate(CandidateWorker):
         if first:
             self._called.append(place.session)
         start = perf_counter()
-        self.ask(Call(place.number), Done, deadline_s=limit_s)
+        if self._exactly:
+            self._others_s = self.ask(CallCounted(place.number), Counted, deadline_s=limit_s).others_s
+        else:
+            self.ask(Call(place.number), Done, deadline_s=limit_s)
         seconds = perf_counter() - start
         late_s = self._late_s() if stand else 0.0
         self.accounts.append(Account(seconds, self._before_s, late_s, is_exact=self._exactly))
@@ -290,8 +299,13 @@ class LoadedCandidate(CandidateWorker):
         try:
             self.prepare(place, recipe)
             self.call(place)
-            if not self._exactly or self.candidate.tier == "kernel":  # its outputs were there when it stood
+            if not self._exactly:
                 return self.outputs(place, keep=True)
+            if self.candidate.tier == "kernel":  # its outputs were there when it stood
+                outputs = self.outputs(place, keep=True)
+                self._let_go_on()
+                return outputs
+            self._let_go_on()
             spent = [self._spent_s()]
             for _ in range(2):  # with caches as cold
                 self._give_others(place, recipe)
@@ -301,6 +315,21 @@ class LoadedCandidate(CandidateWorker):
             self._exactly = False
         self.accounts[-1] = replace(self.accounts[-1], after_s=(spent[1] - spent[0]) - (spent[2] - spent[1]))
         return outputs
+
+    def _let_go_on(self) -> None:
+        """Let a worker that stands run twice without asking it for anything: what its other threads have computed since
+        the call had returned, but for what they compute the second time, was left of the call.
+        """
+        spent = [self._others_s]
+        for _ in range(2):
+            self.worker.thaw()
+            time.sleep(GOES_ON_S)
+            self.stand()
+            if (others_s := self.worker.others_s()) is None:
+                return
+            spent.append(others_s)
+        left_s = (spent[1] - spent[0]) - (spent[2] - spent[1])
+        self.accounts[-1] = replace(self.accounts[-1], left_s=max(0.0, left_s))
 
     def _give_others(self, place: BoundBuffers, recipe: Recipe) -> None:
         """Put other inputs where those of the last call were, unless an output may lie there."""

@@ -88,9 +88,10 @@ class ProblemKnowledge:
     others are these with each rest that a vector leaves. `between` are odd multiples of parts of its own; `within`
     other sizes of the inputs, or of the batch, alone, for kernels that refuse others of the module. In `few` one size
     is one, or less than sixteen; in `square` two sizes are alike that differ elsewhere, in `multiples` one is four
-    times another, or as many as were drawn. `tiles` have one size of several numbers of tiles; `tiled` the same by size
-    and by the tile's length, for kernels that refuse what no tile divides. In `drawn` one size is any from an eighth to
-    eight times its own, or a multiple of thousands. `idle` are reference workers that sessions have done with.
+    times another, or as many as were drawn; in `packed` two are what one number of both may take for those of the next.
+    `tiles` have one size of several numbers of tiles; `tiled` the same by size and by the tile's length, for kernels
+    that refuse what no tile divides. In `drawn` one size is any from an eighth to eight times its own, or a multiple of
+    thousands. `idle` are reference workers that sessions have done with.
     """
 
     session: ProblemSession
@@ -107,6 +108,7 @@ class ProblemKnowledge:
     few: Mapping[Reach, FoundSizes] = field(default_factory=dict)
     square: FoundSizes | None = None
     multiples: FoundSizes | None = None
+    packed: FoundSizes | None = None
     tiles: FoundSizes | None = None
     tiled: Sequence[Sequence[FoundSizes]] = ()
     drawn: FoundSizes | None = None
@@ -147,8 +149,8 @@ class ProblemKnowledge:
 
     def find_ahead(self, until: Callable[[], bool]) -> None:
         """Find the problem at sizes at which a kernel will be tried that refuses none, until something has ended."""
-        few = self.few.get("all")
-        sizes = (self.least, self.between, self.square, self.multiples, self.tiles, self.drawn, few, self.grown)
+        alike = (self.square, self.multiples, self.packed)
+        sizes = (self.least, self.between, *alike, self.tiles, self.drawn, self.few.get("all"), self.grown)
         for some in sizes:
             while some is not None and not until() and some.find_next():
                 pass
@@ -168,6 +170,7 @@ class ProblemKnowledge:
             *self.few.values(),
             self.square,
             self.multiples,
+            self.packed,
             self.tiles,
             self.drawn,
             *self.named,

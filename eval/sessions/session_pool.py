@@ -55,6 +55,7 @@ from rag_kernels.eval.sizes.tried_sizes import (
     fewest,
     multiples,
     opened_sizes,
+    packed,
     pairs,
     rests,
     tiles,
@@ -289,6 +290,7 @@ class Sessions:
             few={reach: self._gross_at(fp, sizes, idle) for reach, sizes in few.items()},
             square=FoundSizes(islice(alike, MOST_SQUARES), partial(self._gross, idle=idle)),
             multiples=self._gross_at(fp, multiples(rng), idle),
+            packed=self._gross_at(fp, packed(rng), idle),
             within={reach: self._within(fp, reach, idle) for reach in NARROWER},
         )
 

@@ -109,6 +109,13 @@ def free_sizes(problem: Problem, *, reach: Reach = "all") -> dict[str, int]:
     return dict(_free([site for site in sites_of(problem.source) if site.reach in within(reach)]))
 
 
+def order_in_text(problem: Problem) -> list[int]:
+    """Return the numbers of free sizes, as `grown` counts them, in the order in which the text has them."""
+    keys = list(free_sizes(problem))
+    begins = {site.key: site.start for site in sorted(sites_of(problem.source), key=lambda site: -site.start)}
+    return sorted(range(len(keys)), key=lambda number: begins[keys[number]])
+
+
 def grown(
     problem: Problem,
     number: int,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import Literal, NamedTuple
 
 from rag_kernels.eval.sizes.text_sizes import REACHES, Reach
@@ -71,6 +71,19 @@ class Multiple(NamedTuple):
     sizes: Literal["multiple"] = "multiple"  # without which it could be equal to a `Tiled`
 
 
+class Packed(NamedTuple):
+    """Two sizes next to each other, by the number of the latter from the last, that who packs both into one number may
+    take for those of the `second`: a few of the former by as many more of the latter as a power of two; others make
+    room.
+    """
+
+    number: int
+    power: int  # of those beyond its own, the first is 0
+    few: int  # even
+    second: bool
+    sizes: Literal["packed"] = "packed"  # without which it could be equal to a `Drawn`
+
+
 class Tiled(NamedTuple):
     """One size, by its number from the last, which are the module's, that is so many tiles of a length; others make
     room.
@@ -123,6 +136,7 @@ SOME_TIMES, SOME = range(3, 49), 2  # of the least tiles of UNITS but one, for k
 WIDE_TILES, WIDE_TIMES, OTHER_WIDE_TIMES = (512, 1024), 5, (3, 7, 9, 11)
 FEED_FORWARD = 4  # times as wide are hidden layers of it, the first that is tried
 OTHER_MULTIPLES = (2, 3, 8)
+FEW_PACKED = (8, 32)  # twice as many of the former size
 MOST_DRAWN, DRAWN_TIMES = 3, 8.0  # sizes, and by how much they are less or more at most
 MOST_NAMED, MOST_NAMED_SIZES = 1 << 16, 12
 USUAL = 4096  # of which hidden layers and contexts are multiples
@@ -138,6 +152,7 @@ Sizes = (
     | Between
     | Square
     | Multiple
+    | Packed
     | Tiled
     | Drawn
     | Exactly
@@ -162,6 +177,13 @@ def multiples(rng: random.Random) -> list[Multiple]:
     """Return how many times as large as the other one each of the last two sizes is tried."""
     both = rng.sample(((0, 1), (1, 0)), 2)
     return [*(Multiple(*two, FEED_FORWARD) for two in both), Multiple(*both[0], rng.choice(OTHER_MULTIPLES))]
+
+
+def packed(rng: random.Random) -> list[Packed]:
+    """Return sizes two by two, the second of which come right behind the first, in drawn order."""
+    few = 2 * rng.randrange(*FEW_PACKED)
+    both = rng.sample(list(product(range(2), range(3))), 6)
+    return [Packed(number, power, few, second) for number, power in both for second in (False, True)]
 
 
 def tiles(rng: random.Random) -> list[Tiled]:

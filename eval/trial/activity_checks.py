@@ -8,9 +8,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rag_kernels.eval.buffers.call_content import Recipe, plain
-from rag_kernels.eval.records import Rejected
+from rag_kernels.eval.machine.device import threads
+from rag_kernels.eval.records import Rejected, Tier
 from rag_kernels.eval.sessions.candidate_failure import Stopped
 from rag_kernels.eval.sessions.candidate_session import Account
 from rag_kernels.eval.trial.checks import IDLE_S, TRIES, Checks
@@ -18,6 +20,9 @@ from rag_kernels.eval.trial.checks import IDLE_S, TRIES, Checks
 LEAST_LOOKED_AT = 4
 BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work with others, was 130 and 160 us
 BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
+LEFT = 0.05  # the same for what threads go on with, each of which takes some time to fall asleep
+LEFT_S, LEFT_BY_EACH_S = 50e-6, 5e-6
+BESIDE_THEM = "before they begin or after they end"
 LOOKS_AGAIN = 4
 APART_S = 0.2  # between the second such look and the first, and so much more before each further one
 MOST_LATE = 4  # arguments that come last, one a call
@@ -90,29 +95,55 @@ def nothing_beside(checks: Checks, look_again: Callable[[int], None]) -> None:
     accounts = [a for a in checks.subject.accounts if a.is_exact]
     if "activity check" in checks.without or len(accounts) < LEAST_LOOKED_AT:
         return
-    beside_s, little_s = _beside(checks, accounts)
+    tier = checks.subject.candidate.tier
+    found = beside(tier, accounts)
     for look in range(LOOKS_AGAIN):
-        if beside_s <= little_s:
+        if found.share <= 1:
             break
         time.sleep(look * APART_S)
         known = len(checks.subject.accounts)
         look_again(len(accounts))
         again = [a for a in checks.subject.accounts[known:] if a.is_exact]
-        beside_s, little_s = min((beside_s, little_s), _beside(checks, again), key=lambda both: both[0] - both[1])
-    why = f"It computes beside its calls: {beside_s * 1e6:.0f} us of CPU time before they begin or after they end."
-    if beside_s > 2 * little_s:
+        found = min(found, beside(tier, again), key=lambda one: one.share)
+    why = f"It computes beside its calls: {found.spent_s * 1e6:.0f} us of CPU time {found.when}."
+    if found.share > 2:
         raise Stopped(Rejected("background_work", why))
-    if beside_s > little_s:
+    if found.share > 1:
         checks.found.label("suspicious: works outside its time")
         checks.found.notes.append(why)
     checks.found.checks.append("nothing beside the calls")
 
 
-def _beside(checks: Checks, accounts: Sequence[Account]) -> tuple[float, float]:
-    """Return CPU seconds beside most of these calls, and how many there may be."""
-    beside = sorted(a.beside_s for a in accounts)
-    least_s = BESIDE_KERNEL_S if checks.subject.candidate.tier == "kernel" else BESIDE_PYTHON_S
-    return beside[2 * len(beside) // 5], max(least_s, BESIDE * statistics.median(a.call_s for a in accounts))
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """CPU seconds that most calls took at some other time than theirs, and how many of them are too many to say."""
+
+    spent_s: float
+    most_s: float
+    when: str
+
+    @property
+    def share(self) -> float:
+        return self.spent_s / self.most_s
+
+
+def beside(tier: Tier, accounts: Sequence[Account]) -> Beside:
+    """Return what was spent beside a candidate's calls: of all of it, and of what threads go on with, what is more of
+    what it may be.
+    """
+    call_s = statistics.median(a.call_s for a in accounts)
+    least_s = BESIDE_KERNEL_S if tier == "kernel" else BESIDE_PYTHON_S
+    left_s = LEFT_S + LEFT_BY_EACH_S * threads()
+    found = (
+        Beside(_of_most([a.beside_s for a in accounts]), max(least_s, BESIDE * call_s), BESIDE_THEM),
+        Beside(_of_most([a.left_s for a in accounts]), max(left_s, LEFT * call_s), "by other threads, which go on"),
+    )
+    return max(found, key=lambda one: one.share)
+
+
+def _of_most(seconds: Sequence[float]) -> float:
+    """Return what most of these are no less than."""
+    return sorted(seconds)[2 * len(seconds) // 5]
 
 
 def done_means_done(checks: Checks) -> None:

@@ -84,6 +84,10 @@ MEANINGS: tuple[tuple[str, str], ...] = (
         "Right where one size is any from an eighth to eight times its own, or a multiple of 4096, so many times.",
     ),
     (r"sizes between", "Right at odd multiples of parts of the problem's sizes: where tiles are three or five."),
+    (
+        r"\d+ sizes that are others in one number",
+        "Right at sizes right behind others that one number of both may not tell apart.",
+    ),
     (r"\d+ sizes as large as each other", "Right where two sizes that differ are as large as each other."),
     (r"\d+ numbers of tiles", "Right where one size is so many tiles long, for as many drawn numbers of them."),
     (r"\d+ least sizes", "Right at so many sizes of a few hundred elements, with the rests that vectors leave."),

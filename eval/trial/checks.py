@@ -50,6 +50,7 @@ from rag_kernels.eval.traits.input_kinds import (
     ORTHONORMAL,
     OVERFLOW,
     PEAKS,
+    PIVOTS,
     POWERS,
     RAISED,
     ROOTS,
@@ -277,10 +278,17 @@ class Checks:
             self.call_and_compare(self.place, session.random_recipe(), MIXED)
 
     def beyond(self) -> None:
-        """Check at larger sizes what adds up there: one integer throughout."""
-        draw = self.place.session.specials.draw(ALIKE)
-        if draw is not None:
-            self.call_and_compare(self.place, plain(draw, len(self.place.session.specs)), ALIKE)
+        """Check at larger sizes what adds up there: one integer throughout, and the errors of long rows whose few
+        elements that a look finds lie far from all others.
+        """
+        specials, specs = self.place.session.specials, len(self.place.session.specs)
+        if (draw := specials.draw(ALIKE)) is not None:
+            self.call_and_compare(self.place, plain(draw, specs), ALIKE)
+        if (draw := specials.draw(PIVOTS)) is not None:
+            self.subject.prepare(self.place, recipe := plain(draw, specs))
+            self.subject.call(self.place)
+            wrong = self.compared(self.place.session, self.subject.outputs(self.place), recipe, PIVOTS)
+            self.note_special(self.place, recipe, wrong, PIVOTS)
 
     def first_draw(self, layout: str, *, copied: bool = False) -> None:
         """Check one call on what was there when it was bound, and one on rows of several kinds; nothing is noted.

@@ -35,7 +35,7 @@ from rag_kernels.eval.trial.precision_checks import products
 MOST_RESTS_S = 10.0
 MOST_TILES_S, MOST_OF_TILES_S = 3.0, 10.0  # of a kernel that takes any size, and of one that refuses some
 FEW_LINES, LONG_LINE = 3, 1024
-MOST_DRAWN_S, MOST_MULTIPLES_S, MOST_NAMED_S = 3.0, 1.5, 3.0
+MOST_DRAWN_S, MOST_MULTIPLES_S, MOST_PACKED_S, MOST_NAMED_S = 3.0, 1.5, 3.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ FEW = Sizes("few elements", together=True)  # of one size
 GROWN = Sizes("grown sizes", beyond=True, together=True)
 SQUARE = Sizes("sizes as large as each other", together=True)
 MULTIPLES = Sizes("sizes so many times as large as each other", together=True, most_s=MOST_MULTIPLES_S)
+PACKED = Sizes("sizes that are others in one number", together=True, most_s=MOST_PACKED_S)
 TILES = Sizes("numbers of tiles", together=True, most_s=MOST_TILES_S)
 NAMED = Sizes("sizes that it names", together=True, most_s=MOST_NAMED_S)
 DRAWN = Sizes("drawn sizes", together=True, most_s=MOST_DRAWN_S)
@@ -252,6 +253,7 @@ class OtherSizes:
         if "squares and tiles" not in self.without:
             yield SQUARE, self.known.square or ()
             yield MULTIPLES, self.known.multiples or ()
+            yield PACKED, self.known.packed or ()
             yield TILES, self.known.tiles or ()
             yield DRAWN, self.known.drawn or ()
             yield NAMED, self.known.sizes_named(self.names().wholes)
@@ -275,7 +277,7 @@ class OtherSizes:
                 break
         if alive and right and sizes is FEW:
             self.found.checks.append(f"{len(right)} times {sizes.name}")
-        if alive and right and sizes in (SQUARE, MULTIPLES, TILES, DRAWN, NAMED):
+        if alive and right and sizes in (SQUARE, MULTIPLES, PACKED, TILES, DRAWN, NAMED):
             self._note(sizes, len(right))
         if alive and right and sizes is GROWN:
             self.found.checks.append(f"{sizes.name}: {'; '.join(right)}")

@@ -26,6 +26,7 @@ from rag_kernels.eval.sizes.resizing import (
     least_of,
     leaving_rest,
     odd_sizes,
+    order_in_text,
     parts_of_sizes,
     scaled,
     with_sizes,
@@ -39,6 +40,7 @@ from rag_kernels.eval.sizes.tried_sizes import (
     Few,
     Grown,
     Multiple,
+    Packed,
     Rest,
     Rung,
     Sizes,
@@ -106,6 +108,8 @@ def _search(fp: FunctionalProblem, small: FunctionalProblem, sizes: Sizes) -> Se
             return _square(fp, sizes)
         case Multiple():
             return _multiple(fp, sizes)
+        case Packed():
+            return _packed(fp, sizes)
         case Few():
             return _few(fp, small, sizes)
         case Within():
@@ -374,6 +378,25 @@ def _multiple(fp: FunctionalProblem, multiple: Multiple) -> Search:
         if (found := (yield from _with_room(fp, change, times, 2 * SMALL_BYTES))) is not None:
             return found
     return None
+
+
+def _packed(fp: FunctionalProblem, packed: Packed) -> Search:
+    """Find the problem with two sizes that a sum or an "or" of one and of the other's shifted bits takes for others."""
+    problem = unfolded(fp.problem)
+    sizes = list(free_sizes(problem).values())
+    order = order_in_text(problem)
+    if packed.number + 1 >= len(order):
+        return None
+    former, latter = order[-2 - packed.number], order[-1 - packed.number]
+    if sizes[former] <= packed.few:
+        return None
+    own = sizes[latter]
+    beyond = 0 if packed.second else 1 << own.bit_length() + packed.power
+    if own + (1 << own.bit_length() + packed.power) > GROWN_TIMES * own:
+        return None
+    wanted = {former: packed.few + packed.second, latter: own + beyond}
+    times = math.prod(size / sizes[number] for number, size in wanted.items())
+    return (yield from _with_room(fp, partial(with_sizes, problem, wanted), times, 2 * SMALL_BYTES))
 
 
 def _tiled(fp: FunctionalProblem, tiled: Tiled) -> Search:

@@ -63,6 +63,7 @@ from rag_kernels.eval.messages.to_candidate import (
     Burst,
     Call,
     CallByThreads,
+    CallCounted,
     Called,
     CallFirst,
     CallHalves,
@@ -74,6 +75,7 @@ from rag_kernels.eval.messages.to_candidate import (
     CandidateReply,
     CandidateRequest,
     ComposeContents,
+    Counted,
     EndProcess,
     Hashed,
     HashInputs,
@@ -184,6 +186,9 @@ class Loaded:
         match request:
             case Call(at):
                 self.call(at)
+            case CallCounted(at):
+                self.call(at)
+                reply = Counted(time.process_time() - time.thread_time())
             case Ready(at):
                 self.ready(at)
             case Burst(order, begin_s):
