@@ -93,7 +93,8 @@ class ChainNest(TileNest):
         loops = [Loop((leaf,), self.index(leaf), self.names[leaf], leaf.size) for leaf in leaves]
         loads = [v for v in ir.walk(*self.expressions) if isinstance(v, ir.Load) and v not in products]
         accesses = {v: access_of(v.stored, v.index, self.names) for v in loads}
-        return Printer(Nest(self.region, "point", loops, [], None, self.names, accesses, {}), pointers, storage, form)
+        nest = Nest(self.region, "point", loops, [], None, self.names, accesses, {})
+        return Printer(nest, pointers, storage, form)
 
     @property
     def products(self) -> list[ir.Load]:
@@ -102,12 +103,12 @@ class ChainNest(TileNest):
         return [i.product for i in self.region.chained.inner]
 
     def weighed(
-        self, printer: Printer, products: Sequence[str], known: Mapping[ir.Load, str] | None = None
+        self, printer: Printer, products: Sequence[str], known: Mapping[ir.Value, str] | None = None
     ) -> tuple[list[str], list[str]]:
         """Return the statements that make weights of the inner products of these names, and the weights' names; other
-        loads may have names, too."""
+        values may have names, too."""
         scope = Scope()
         scope.known |= dict(zip(self.products, products, strict=True))
-        scope.known |= {load: name for load, name in (known or {}).items()}
+        scope.known |= {value: name for value, name in (known or {}).items()}
         names = [printer.emit(weight, scope) for weight in self.weights]
         return scope.lines, names

@@ -176,8 +176,10 @@ def _told_by_rows(fp: FunctionalProblem, site: _Site) -> FunctionalProblem:
 
     def copied() -> None:
         for name in site.chain:
-            _add_again(new, nodes[name], site, again)
+            _add_again(new, nodes[name], site, again, zero)
 
+    zero = _zero_of(fp)
+    masks = {nodes[name].args[1] for name in site.chain if base_name(nodes[name].op) == "masked_fill"}
     for node in fp.nodes:
         if node.name == site.weights != site.softmax.name:
             new.made.append(Node(node.name, SAFE, (site.softmax.args[0], -1), (), node.outputs))
@@ -188,13 +190,26 @@ def _told_by_rows(fp: FunctionalProblem, site: _Site) -> FunctionalProblem:
         elif node.name in forward or node.name == site.result.name:
             new.made.append(node)
         else:
-            new.made.append(renamed(node, again))
+            new.made.append(_with_zero(renamed(node, again), masks, zero))
         if node.name == site.result.name:
             copied()
     return live(fp, _rounded_at_once(new.made, site, fp))
 
 
-def _add_again(new: NewNodes, node: Node, site: _Site, again: dict[str, Ref]) -> None:
+def _zero_of(fp: FunctionalProblem) -> float:
+    """Return a zero that is none of the problem's numbers, which a call may change, if one of two types is none."""
+    numbers = [(type(number), number) for _, number in fp.abi_constants]
+    return next((zero for zero in (0, 0.0) if (type(zero), zero) not in numbers), 0)
+
+
+def _with_zero(node: Node, masks: set[Value], zero: float) -> Node:
+    """Return the gradient of a masked score with a zero of its own."""
+    if base_name(node.op) == "masked_fill" and node.args[1] in masks and node.args[2] == 0:
+        return replace(node, args=(*node.args[:2], zero))
+    return node
+
+
+def _add_again(new: NewNodes, node: Node, site: _Site, again: dict[str, Ref], zero: float) -> None:
     """Add a copy of one of the forward's operators for the gradients: of the softmax by rows."""
     name, spec = f"{node.name}_again", node.outputs[0]
     if node.name not in (site.softmax.name, site.weights):
@@ -218,7 +233,7 @@ def _add_again(new: NewNodes, node: Node, site: _Site, again: dict[str, Ref]) ->
         if site.weights != node.name:
             flat = TensorSpec(row.shape, "bool")
             none = new.add(f"{node.name}_none", flat, "eq.Scalar", top, -inf)
-            powers = new.add(f"{node.name}_or_none", full, "masked_fill.Scalar", powers, none, 0)
+            powers = new.add(f"{node.name}_or_none", full, "masked_fill.Scalar", powers, none, zero)
         if spec.dtype != "float32":
             powers = new.add(f"{node.name}_rounded", spec, "to.dtype", powers, f"torch.{spec.dtype}")
         again[node.name] = again[site.weights] = powers

@@ -97,7 +97,9 @@ class CudaChain:
     def walked(self) -> int:
         """Return the rows of a tile that is walked along."""
         wide = max(rows.width for rows in self.nest.tiles)
-        return 64 if self.sixteen else 32 if wide <= 64 else 16
+        if self.sixteen:
+            return 64 if wide <= 128 else 16
+        return 32 if wide <= 64 else 16
 
     def stride(self, rows: Rows) -> int:
         """Return by how many elements rows stand apart in shared memory."""
@@ -168,7 +170,8 @@ class CudaChain:
     def loop(self) -> str:
         """Return the statements of a block from its first tile to the last."""
         nest, size = self.nest, self.walked
-        few = len(nest.outer) == 1 or max(rows.width for rows in nest.tiles) <= 64
+        widest = max(rows.width for rows in nest.tiles)
+        few = widest <= (128 if len(nest.outer) == 1 else 64)
         lines = self.tiles()
         for n, rows in enumerate(nest.kept):
             held = f", {128 if few else 0}"

@@ -15,6 +15,7 @@ from rag_kernels.offline.codegen.chained import Rows
 from rag_kernels.offline.codegen.loop_nest import access_of
 from rag_kernels.offline.codegen.operator_texts import on_gpu
 from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.attention.head_maps import MOST_OUTER, HeadMaps
 from rag_kernels.offline.cuda.needs import SHORT_NAMES, Needs
 from rag_kernels.offline.ir import values as ir
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 GROUPS = 2  # warpgroups that multiply
 ROOM = (227 << 10) - 1024 - 256  # bytes of shared memory of a block, without what alignment and barriers take
-TILES = (128, 64)  # rows of a tile, the most that fit
+TILES = (128, 64, 32)  # rows of a tile, the most that fit
 REGISTERS = 192  # of a thread, for sums and products
 MOST_STAGES = 4
 
@@ -174,6 +175,13 @@ RESULTS
 """
 
 
+def is_plain(value: ir.Value) -> bool:
+    """Return whether a value is made of loaded floats and numbers alone."""
+    if isinstance(value, ir.Load):
+        return value.storage == value.dtype == "float32" and all(isinstance(form, ir.Form) for form in value.index)
+    return isinstance(value, ir.Op | ir.Const)
+
+
 class HopperChain:
     """Prints the second kernel of chained products."""
 
@@ -183,15 +191,23 @@ class HopperChain:
         self.outer = (*nest.batch, *nest.rows[1:])
         self.maps = HeadMaps(nest, self.outer)
         self.widths = [nest.tiles[place].width for place in nest.outer]  # of what is summed
-        self.walked = next((n for n in TILES if self.registers(n) <= REGISTERS), 0)
         self.kept_bytes = sum(self.bytes(rows, 64 * GROUPS) for rows in nest.kept)
-        self.tile_bytes = sum(self.bytes(rows, self.walked) for rows in nest.tiles)
         self.numbers = self.of_rows(nest.keys, nest.batch)
         self.of_kept = self.of_rows(nest.rows[:1], (*nest.batch, *nest.rows))
-        stage = self.tile_bytes + 4 * self.walked * len(self.numbers)
-        self.kept = 2 if ROOM - 2 * self.kept_bytes >= 2 * stage else 1
-        self.stages = min(MOST_STAGES, (ROOM - self.kept * self.kept_bytes) // max(stage, 1))
+        fitting = (n for n in TILES if self.registers(n) <= REGISTERS and self.stages_of(n) >= 2)
+        self.walked = next(fitting, 0)
+        self.tile_bytes = sum(self.bytes(rows, self.walked) for rows in nest.tiles)
+        self.kept = 2 if ROOM - 2 * self.kept_bytes >= 2 * self.stage(self.walked) else 1
+        self.stages = self.stages_of(self.walked, self.kept)
         self.shared = self.kept * self.kept_bytes + self.stages * self.tile_bytes + 1024
+
+    def stage(self, walked: int) -> int:
+        """Return the bytes of a stage of so many rows, with their numbers."""
+        return sum(self.bytes(rows, walked) for rows in self.nest.tiles) + 4 * walked * len(self.numbers)
+
+    def stages_of(self, walked: int, kept: int = 1) -> int:
+        """Return how many stages of so many rows there are beside kept rows."""
+        return min(MOST_STAGES, (ROOM - kept * self.kept_bytes) // max(self.stage(walked), 1))
 
     def registers(self, walked: int) -> int:
         """Return how many registers of a thread sums and products take; weights take the place of products."""
@@ -202,22 +218,38 @@ class HopperChain:
         """Return the bytes of so many rows in shared memory, of which 64 elements lie in a line."""
         return many * -(-rows.width // 64) * 128
 
-    def of_rows(self, own: tuple[ir.Atom, ...], others: tuple[ir.Atom, ...]) -> list[ir.Load]:
-        """Return what weights read that is one float for each row of these loops."""
-        nest, found = self.nest, dict[ir.Load, None]()
-        for value in ir.walk(*nest.weights):
-            if isinstance(value, ir.Load) and value not in nest.products and value.storage == value.dtype == "float32":
-                atoms = {leaf for atom in ir.tree_atoms(value) for leaf in atom.leaves()}
-                if {*own} <= atoms <= {*own, *others} and all(isinstance(form, ir.Form) for form in value.index):
-                    found[value] = None
+    def of_rows(self, own: tuple[ir.Atom, ...], others: tuple[ir.Atom, ...]) -> list[ir.Value]:
+        """Return what weights take that is one float for each row of these loops: loads, and what is made of them."""
+        found, waiting = dict[ir.Value, None](), [*self.nest.weights]
+        while waiting:
+            value = waiting.pop()
+            atoms = {leaf for atom in ir.tree_atoms(value) for leaf in atom.leaves()}
+            if {*own} <= atoms <= {*own, *others} and value.dtype == "float32" and all(map(is_plain, ir.walk(value))):
+                found[value] = None
+            else:
+                waiting += ir.children(value)
         return list(found)
+
+    def number(self, value: ir.Value, text: str, loops: tuple[ir.Atom, ...]) -> tuple[list[str], str]:
+        """Return statements and the C text of a row's number, in which `text` has the place of what is loaded."""
+        nest, scope = self.nest, Scope()
+        for load in (v for v in ir.walk(value) if isinstance(v, ir.Load)):
+            access = access_of(load.stored, load.index, nest.names)
+            at = f"{self.of.pointers[load.buffer]}[{nest.offset(access, nest.batch, loops)}]"
+            scope.known[load] = text.format(at)
+        made = self.printer().emit(value, scope)
+        return scope.lines, made
+
+    def printer(self) -> Printer:
+        """Return what prints values here."""
+        return self.nest.printer(self.of.pointers, self.of.function.storage, on_gpu(near=True))
 
     def serves(self) -> bool:
         """Return whether there is such a kernel for these products."""
         nest = self.nest
         one = nest.rows and len(nest.keys) == 1 and len(self.outer) <= MOST_OUTER and nest.rows[0].size >= 64
         widths = all(rows.width % 16 == 0 for rows in (*nest.kept, *nest.tiles))
-        return bool(one and widths and self.of.sixteen and self.walked and self.stages >= 2 and self.of.index == "int")
+        return bool(one and widths and self.of.sixteen and self.walked and self.of.index == "int")
 
     def note(self, needs: Needs) -> None:
         """Note what the kernel calls."""
@@ -246,12 +278,10 @@ class HopperChain:
 
     def kept_numbers(self) -> list[str]:
         """Return the statements that load what weights read of a thread's two rows."""
-        nest, lines = self.nest, list[str]()
-        for n, load in enumerate(self.of_kept):
-            access = access_of(load.stored, load.index, nest.names)
-            at = f"{self.of.pointers[load.buffer]}[{nest.offset(access, nest.batch, nest.rows)}]"
-            row = f"const int {nest.index(nest.rows[0])} = i;"
-            lines.append(f"const auto of_row{n} = [&](int i) {{ {row} return {at}; }};")
+        lines, row = list[str](), f"const int {self.nest.index(self.nest.rows[0])} = i;"
+        for n, value in enumerate(self.of_kept):
+            made, text = self.number(value, "{}", self.nest.rows)
+            lines.append(f"const auto of_row{n} = [&](int i) {{ {' '.join([row, *made])} return {text}; }};")
             lines.append(f"const float z{n}[2] = {{of_row{n}(mine_of[0]), of_row{n}(mine_of[1])}};")
         return lines
 
@@ -289,21 +319,21 @@ class HopperChain:
 
     def load_numbers(self) -> list[str]:
         """Return the statements of a warp that bring the numbers of a tile's rows."""
-        nest, lines = self.nest, list[str]()
-        for n, load in enumerate(self.numbers):
-            access = access_of(load.stored, load.index, nest.names)
-            at = f"{self.of.pointers[load.buffer]}[{nest.offset(access, nest.batch, nest.keys)}]"
-            lines.append(f"  of_rows[s][{n}][n] = {nest.index(nest.keys[0])} < keys ? {at} : 0.0f;")
-        index = f"  const int {nest.index(nest.keys[0])} = j * WALKED + n;"
+        lines, key = list[str](), self.nest.index(self.nest.keys[0])
+        for n, value in enumerate(self.numbers):
+            made, text = self.number(value, f"({key} < keys ? {{}} : 0.0f)", self.nest.keys)
+            lines += [f"  {line}" for line in (*made, f"of_rows[s][{n}][n] = {text};")]
+        index = f"  const int {key} = j * WALKED + n;"
         return ["for (int n = lane; n < WALKED; n += 32) {", index, *lines, "}"] if lines else []
 
     def weights(self) -> list[str]:
         """Return the function that makes the weights of a pair of rows of their products."""
-        nest, of = self.nest, self.of
+        nest = self.nest
         numbers, products = [f"y{n}" for n in range(len(self.numbers))], [f"x{n}" for n in range(len(nest.inner))]
         numbers += [f"z{n}" for n in range(len(self.of_kept))]
-        printer = nest.printer(of.pointers, of.function.storage, on_gpu(near=True))
-        lines, names = nest.weighed(printer, products, dict(zip((*self.numbers, *self.of_kept), numbers, strict=True)))
+        lines, names = nest.weighed(
+            self.printer(), products, dict(zip((*self.numbers, *self.of_kept), numbers, strict=True))
+        )
         given = [f"float {x}" for x in (*numbers, *products)] + [f"float& w{n}" for n in range(len(names))]
         stores = [f"w{n} = float({name});" for n, name in enumerate(names)]
         row = [f"const int {nest.index(nest.rows[0])} = i;"]
@@ -330,7 +360,7 @@ class HopperChain:
         """Return the statements of the kernel."""
         nest, count, walked = self.nest, len(self.widths), self.walked
         heads = nest.apart("head", self.outer, "const int")
-        printer = nest.printer(self.of.pointers, self.of.function.storage, on_gpu(near=True))
+        printer = self.printer()
         heads += [f"limit{n} = {text};" for n, text in enumerate(nest.limit_values(printer, "attend::most_of"))]
         declared = [f"float x{n}[{walked // 2}];" for n in range(len(nest.inner))]
         declared += [f"float w{n}[{walked // 2}], o{n}[{width // 2}];" for n, width in enumerate(self.widths)]

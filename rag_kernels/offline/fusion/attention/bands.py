@@ -124,13 +124,24 @@ class _Zeros:
         elif value.operator in {Operator.ADD, Operator.SUB}:
             bands = every[0] if set(every[0]) == set(every[1]) else []
         elif value.operator is Operator.WHERE:
-            zero = [number_of(arg) == 0 for arg in value.args]
-            bands = every[2] if zero[1] else every[1] if zero[2] else []
+            return self.chosen(value)
         elif value.operator is Operator.DIV or (len(value.args) == 1 and value.operator in LEAVES_ZERO):
             bands = every[0]
         else:
             bands = []
         return (bands, replace(value, args=tuple(rest for _, rest in parts))) if bands else ([], value)
+
+    def chosen(self, value: ir.Op) -> tuple[list[Band | Limit], ir.Value]:
+        """Return the same of a choice between 0 and a value, which is the value where bands leave it no other."""
+        for zero, other, forbidden in ((1, 2, True), (2, 1, False)):
+            bands, rest = self.split(value.args[other])
+            if not bands or number_of(value.args[zero]) != 0:
+                continue
+            outside, left = self.of_scores.parted(value.args[0], forbidden)
+            if left is None and {*outside} <= {*bands}:
+                return bands, rest
+            return bands, replace(value, args=tuple(rest if n == other else a for n, a in enumerate(value.args)))
+        return [], value
 
 
 @dataclass(slots=True)

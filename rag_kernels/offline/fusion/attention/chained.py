@@ -30,12 +30,14 @@ from rag_kernels.offline.fusion.attention.recognition import (
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.graph.subgraph_match import specs_of
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.expressions import binary
 from rag_kernels.offline.lowering.lower import Entry, Lowering, Rule
 from rag_kernels.offline.lowering.steps import Attended, Chained, Inner, Lowered, Outer, values_of
 from rag_kernels.offline.lowering.which_products import PRODUCTS
 
-WIDEST = 128  # elements of a row of any factor
+WIDEST, WIDEST_OF_HALVES = 128, 256  # elements of a row of any factor, and where all have sixteen bits
+MOST_SUMS = 256  # elements of all rows of sums that one step makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,9 @@ class ChainRecogniser:
         rows = tuple(a for a in out if a in placed and a not in ir.tree_atoms(factor))
         weight = settled_score(lowering, weight, [i.product for i in used], walked)
         inner = tuple(_sided(i, set(walked), set(rows)) for i in used)
-        if not columns or not rows or max(map(ir.size_of, (columns, *(i.depth for i in inner)))) > WIDEST:
+        factors = (factor, *(load for i in inner for load in (i.kept, i.walked)))
+        widest = WIDEST_OF_HALVES if {load.storage for load in factors} <= HALF else WIDEST
+        if not columns or not rows or max(map(ir.size_of, (columns, *(i.depth for i in inner)))) > widest:
             raise ir.Unfusable("factors of another size")
         for atom in ir.leaves((*columns, *(a for i in inner for a in i.depth))):
             atom.fixed = atom.head = True
@@ -221,7 +225,7 @@ def joined(lowered: Lowered) -> Lowered:
         made = {outer.buffer for outer in step.outer}
         for later in range(place + 1, len(steps)):
             other = steps[later]
-            if isinstance(other, Chained) and _loops(other) == _loops(step):
+            if isinstance(other, Chained) and _loops(other) == _loops(step) and _sums(step) + _sums(other) <= MOST_SUMS:
                 inner = {i.product: i for i in (*step.inner, *other.inner)}
                 steps[later] = Chained(tuple(inner.values()), (*step.outer, *other.outer), other.rows, other.walked)
                 steps[place] = replace(step, outer=())
@@ -237,6 +241,11 @@ def _loops(step: Chained) -> tuple[frozenset[ir.Atom], ...]:
     columns = {a for o in step.outer for a in ir.leaves(o.columns)}
     batches = {a for o in step.outer for group in o.dims for a in ir.leaves(group)}
     return rows, walked, frozenset(batches - rows - columns)
+
+
+def _sums(step: Chained) -> int:
+    """Return how many sums each row of a step has."""
+    return sum(ir.size_of(outer.columns) for outer in step.outer)
 
 
 def _named(step: object) -> set[str]:
