@@ -84,6 +84,15 @@ CASES |= {
         "torch.randn(40, 24)",
         "torch.randint(0, 60, (40,))",
     ),
+    "corners": Case(  # one behind another into one tensor: one nest where their loops are alike, else without copies
+        "i = (y[:, 0] * 61 + y[:, 1]) % 3000; w = x[:, 0] * x[:, 1]; z = x.new_zeros(3000); e = x.new_zeros(3000, 2);"
+        "a = z.index_add(0, i, w).index_add(0, (i + 1) % 3000, w * 2).index_add(0, (i + 61) % 3000, x[:, 2]);"
+        "b = e.index_add(0, i, x[:, :2]).index_add(0, (i + 5) % 3000, x[:, 1:3] * w[:, None]);"
+        "c = x.new_zeros(3000, 8).index_add(0, i, x).index_add(0, i // 2, x * 2); d = z.index_add(0, i // 3, w);"
+        "return a * 2, b, c, d, d.index_add(0, i // 5, w * 3), torch.bincount(y[:, 0], minlength=61)",
+        "torch.randn(400, 8)",
+        "torch.randint(0, 60, (400, 2))",
+    ),
     "histograms": Case(  # of each image apart, in shared memory
         "f = y.flatten(1).long() * 4; h = x.new_zeros(30, 70).scatter_add(1, f, torch.ones_like(f, dtype=x.dtype));"
         "m = x.new_zeros(30, 70).scatter_reduce(1, f[:20], x[:20], 'amax'); a = f.flatten();"

@@ -42,6 +42,7 @@ from rag_kernels.offline.fusion.regions import (
     Region,
 )
 from rag_kernels.offline.fusion.stores.common_values import shared
+from rag_kernels.offline.fusion.stores.joined_scatters import with_scatters_in_place, with_scatters_joined
 from rag_kernels.offline.fusion.stores.layouts import laid_as_read
 from rag_kernels.offline.fusion.stores.rematerialize import with_shared_values, without_rematerialization
 from rag_kernels.offline.fusion.sums.components import with_components_apart
@@ -223,7 +224,7 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
         lowered = lowered_with_attention(fp, apart, rules, chained=backend == "cuda")
     else:
         lowered = begin().run(rules)
-    lowered = with_shared_values(read_in_pieces(lowered))
+    lowered = with_shared_values(read_in_pieces(with_scatters_in_place(lowered)))
     specs = dict(lowered.buffers)
     checker = Checker(specs)
     lowered = without_rematerialization(lowered.checked(checker, "Lowering")).checked(checker, "Rematerialisation")
@@ -242,7 +243,8 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
         lowered = with_quantised(lowered).checked(checker, "The rewriting of what becomes eight bits")
         lowered = compared_exactly(lowered).checked(checker, "The rounding of what is compared")
     steps = Planner(split_of(parameters), specs).run(lowered)
-    steps = [shared(s) if isinstance(s, Region) else s for s in used(steps, lowered.results)]
+    steps = with_scatters_joined(used(steps, lowered.results))
+    steps = [shared(s) if isinstance(s, Region) else s for s in steps]
     for step in steps:
         if isinstance(step, Region):
             step.check(checker)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rag_kernels.offline.codegen.loop_nest import Loop, Names, Nest, access_of
+from rag_kernels.offline.codegen.loop_nest import Access, Loop, Names, Nest, access_of
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.fusion.regions import OwnText, ScatterRegion
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.lowering.steps import Scattered
 
 
 def nest_of(region: OwnText, loops: Sequence[ir.Atom], names: Names) -> Nest:
@@ -23,9 +24,14 @@ def nest_of(region: OwnText, loops: Sequence[ir.Atom], names: Names) -> Nest:
         dims = tuple((leaf,) for group in region.dims(buffer) for leaf in ir.leaves(group))  # merged loops, one by one
         stores[buffer] = access_of(dims, tuple(ir.Form(((leaf, 1),)) for (leaf,) in dims), names)
     if isinstance(region, ScatterRegion):
-        stores = {region.scattered.buffer: access_of(region.scattered.dims, region.scattered.places, names)}
+        stores = {region.scattered.buffer: place_of(region.scattered, names)}
     outer = [Loop((leaf,), f"i{k}", names[leaf], leaf.size) for k, leaf in enumerate(loops)]
     return Nest(region, "point", outer, [], None, names, accesses, stores)
+
+
+def place_of(scattered: Scattered, names: Names) -> Access:
+    """Return where an element of a scatter belongs in its buffer."""
+    return access_of(scattered.dims, scattered.places, names)
 
 
 def apart(nest: Nest, whole: str, leaves: Sequence[ir.Atom], ctype: str = "int64_t") -> list[str]:
@@ -43,10 +49,10 @@ def apart(nest: Nest, whole: str, leaves: Sequence[ir.Atom], ctype: str = "int64
     return lines
 
 
-def inside(printer: Printer, region: ScatterRegion, scope: Scope, free: frozenset[ir.Atom]) -> list[str]:
+def inside(printer: Printer, scattered: Scattered, scope: Scope, free: frozenset[ir.Atom]) -> list[str]:
     """Return C conditions that an element's places lie in the buffer, those that need none of the `free` loops."""
     found = []
-    for place, group in zip(region.scattered.places, region.scattered.dims, strict=True):
+    for place, group in zip(scattered.places, scattered.dims, strict=True):
         if isinstance(place, ir.Value) and not ir.tree_atoms(place) & free:
             size = printer.nest.names.product(group)
             found.append(f"uint64_t({printer.emit(place, scope)}) < uint64_t({size})")

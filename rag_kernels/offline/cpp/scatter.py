@@ -8,7 +8,7 @@ addressed by a loop of its own, each thread has a part of that loop; elsewhere a
 from __future__ import annotations
 
 from rag_kernels.offline.codegen.loop_nest import Loop, Names
-from rag_kernels.offline.codegen.own_text import inside, nest_of
+from rag_kernels.offline.codegen.own_text import inside, nest_of, place_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.reduction_texts import C
 from rag_kernels.offline.codegen.statements import Printer, Scope
@@ -27,27 +27,33 @@ def region_text(region: ScatterRegion, names: Names, pointers: dict[str, str], s
     scattered = region.scattered
     nest = nest_of(region, loops_of(scattered.value), names)
     printer = Printer(nest, pointers, storage)
-    shared = shared_loop(scattered.places, nest.outer)
+    shared = None if region.also else shared_loop(scattered.places, nest.outer)
     last = nest.outer[-1] if nest.outer else None
     outer, inner = Scope(), Scope()
     inner.parent = outer
-    before = inside(printer, region, outer, frozenset(last.leaves if last else ()))
-    for common in in_common(scattered.value, frozenset(last.leaves if last else ())):
+    free = frozenset(last.leaves if last else ())
+    before = [] if region.also else inside(printer, scattered, outer, free)
+    for common in (v for one in region.every for v in in_common(one.value, free)):
         printer.emit(common, outer)
-    every = inside(printer, region, inner, frozenset())
-    place = printer.at(nest.stores[scattered.buffer], inner)
-    conditions = [c for c in every if c not in before]
-    if shared is None:
-        inner.lines.append(f"const int64_t at = {place};")
-        conditions.append("at >= first && at < end")
-        place = "at"
-    element = Scope(inner)
-    value = printer.emit_stored(scattered.buffer, scattered.value, element)
-    target = f"{pointers[scattered.buffer]}[{place}]"
-    step = step_of(scattered.kind, scattered.value.dtype)
-    element.lines.append(step.format(a=target, v=value))
-    body = [*inner.lines, *([f"if (!({' && '.join(conditions)})) continue;"] if conditions else []), *element.lines]
-    simd = shared is not None and shared is last and not conditions
+    elements, guarded = list[str](), False
+    for one in region.every:
+        conditions = [c for c in inside(printer, one, inner, frozenset()) if c not in before]
+        place, at = printer.at(place_of(one, names), inner), list[str]()
+        if shared is None:
+            at = [f"const int64_t at = {place};"]
+            conditions.append("at >= first && at < end")
+            place = "at"
+        element = Scope(inner)
+        value = printer.emit_stored(one.buffer, one.value, element)
+        step = step_of(one.kind, one.value.dtype).format(a=f"{pointers[one.buffer]}[{place}]", v=value)
+        joins, told = [*element.lines, step], " && ".join(conditions)
+        if region.also:
+            elements += ["{", *indent([*at, f"if ({told}) {{", *indent(joins), "}"]), "}"]
+        else:
+            elements = [*at, *([f"if (!({told})) continue;"] if told else []), *joins]
+        guarded |= bool(conditions)
+    body = [*inner.lines, *elements]
+    simd = shared is not None and shared is last and not guarded
     lines = looped(nest.outer, last, shared, (outer.lines, before), body, simd=simd)
     total = names.product(tuple(leaf for loop in nest.outer for leaf in loop.leaves))
     split = f"{shared.size}" if shared else names.product(tuple(a for g in scattered.dims for a in g))

@@ -26,7 +26,9 @@ from rag_kernels.offline.fusion.regions import (
     reads_of,
     reductions_in,
 )
+from rag_kernels.offline.fusion.stores.common_values import Shared
 from rag_kernels.offline.fusion.stores.computed_again import worth_keeping
+from rag_kernels.offline.fusion.stores.inlined import inlined
 from rag_kernels.offline.fusion.stores.stored_first import (
     USED_OFTEN,
     innermost,
@@ -74,6 +76,7 @@ class Planner:
     buffers: dict[str, TensorSpec]
     regions: list[Region | Library] = field(default_factory=list)
     stored: dict[ir.Value, ir.Value] = field(default_factory=dict)  # reductions already written -> loads of them
+    alike: Shared = field(default_factory=lambda: Shared(laid=True))  # the first of values that are alike
     pairs: dict[Hashable, ir.Value] = field(default_factory=dict)  # what is taken of a running pair -> the first such
     halves: dict[ir.Value, ir.Reduce] = field(default_factory=dict)
     scans: dict[ir.Value, ir.Value] = field(default_factory=dict)  # long scans -> the same in parts
@@ -173,7 +176,7 @@ class Planner:
 
     def store(self, buffer: str, value: ir.Value, slot: ir.Slot | None = None) -> None:
         """Add the region that writes a value, after the regions of the reductions that it cannot hold."""
-        value = rewrite(value, self.loaded) if self.stored else value
+        value = self.alike.read(value, self.loaded)
         if reductions(value):
             value = rewrite(rewrite(value, self.narrowed), self.set_apart)
         root = ir.tree_atoms(value) | {a for g in value.dims for a in ir.leaves(g)}
@@ -470,25 +473,6 @@ def in_turn(region: Region, other: Region) -> bool:
     """Return whether a region must run after another: one of them reads or writes what the other writes."""
     reads = bool(reads_of(region) & other.written.keys() or reads_of(other) & region.written.keys())
     return reads or bool(region.written.keys() & other.written.keys())
-
-
-def inlined(region: Region, other: Region) -> Region:
-    """Return the region with elements that the other one stores at the same place replaced by how they are computed."""
-    if reductions_in(other) or other.slots:
-        return region
-
-    return replace(region, stores={b: rewrite(v, partial(made_at, other)) for b, v in region.stores.items()})
-
-
-def made_at(region: Region, value: ir.Value) -> ir.Value | None:
-    """Return what a region stores at the place that a load reads, if it is the same in the loops of both; else None."""
-    if not isinstance(value, ir.Load) or value.buffer not in region.stores:
-        return None
-    forms = [f for f in value.index if isinstance(f, ir.Form)]
-    here = [(leaf, factor) for f in forms for a, factor in f.terms for leaf in a.leaves()]
-    there = [(leaf, 1) for group in region.stores[value.buffer].dims for leaf in ir.leaves(group)]
-    plain = len(forms) == len(value.index) and all(not f.offset and not f.sizes and len(f.terms) <= 1 for f in forms)
-    return region.stores[value.buffer] if plain and here == there else None
 
 
 def rounding_of(value: ir.Value) -> str:

@@ -69,23 +69,33 @@ class OwnText(Region):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScatterRegion(OwnText):
-    """Elements that join a buffer at computed places. It stores a value that names all that is read."""
+    """Elements that join a buffer at computed places. It stores a value that names all that is read.
+
+    Of several scatters of the same loops into one buffer `also` has the others: they are one nest.
+    """
 
     scattered: Scattered = field(kw_only=True)
+    also: tuple[Scattered, ...] = ()
+
+    @property
+    def every(self) -> tuple[Scattered, ...]:
+        """Return all scatters of the nest."""
+        return (self.scattered, *self.also)
 
     def check(self, checker: Checker) -> None:
         """Raise IllFormed when an element or a place is not well-formed."""
-        checker.check(values_of(self.scattered), "The planner")
+        checker.check([value for step in self.every for value in values_of(step)], "The planner")
 
     def dims(self, buffer: str) -> tuple[ir.Group, ...]:
         """Return one group of atoms for each dimension of the buffer, of which no loop need run through any."""
         return self.scattered.dims
 
     @classmethod
-    def of(cls, step: Scattered) -> ScatterRegion:
-        """Return the region of a scatter, whose values are pointwise."""
-        read = ir.Op(step.value.dims, step.value.dtype, Operator.READ, values_of(step))
-        return cls({step.buffer: read}, loops_of(step.value), (), scattered=step)
+    def of(cls, step: Scattered, *also: Scattered) -> ScatterRegion:
+        """Return the region of scatters, whose values are pointwise."""
+        values = tuple(value for one in (step, *also) for value in values_of(one))
+        read = ir.Op(step.value.dims, step.value.dtype, Operator.READ, values)
+        return cls({step.buffer: read}, loops_of(step.value), (), scattered=step, also=also)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,8 +11,8 @@ from functools import partial
 
 from rag_kernels.offline.codegen.kernel_function import Function
 from rag_kernels.offline.fusion.loops import key_of, loops_of
-from rag_kernels.offline.fusion.planner import made_at
 from rag_kernels.offline.fusion.regions import Region, reads_of
+from rag_kernels.offline.fusion.stores.inlined import made_at
 from rag_kernels.offline.fusion.sums.products import tile_of
 from rag_kernels.offline.fusion.tiles.pixel_sums import KINDS, lanes_of
 from rag_kernels.offline.ir import values as ir

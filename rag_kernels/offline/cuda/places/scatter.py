@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.operator_texts import on_gpu
-from rag_kernels.offline.codegen.own_text import inside, nest_of
+from rag_kernels.offline.codegen.own_text import inside, nest_of, place_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Printer, Scope
@@ -50,15 +50,24 @@ class CudaScatter(CudaRegion):
             "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
             f"if (t >= {self.total(self.nest.outer)}) return;",
         ]
-        buffer = self.scattered.buffer
-        return [*head, *self.element(f"{self.printer.pointers[buffer]} + ({{place}})", "return")]
+        at = f"{self.printer.pointers[self.scattered.buffer]} + ({{place}})"
+        return [*head, *(self.elements(at) if self.region.also else self.element(at, "return"))]
+
+    def elements(self, at: str) -> list[str]:
+        """Return how element `t` of each of several scatters joins what stands at its address."""
+        scope, joins = Scope(), list[str]()
+        for one in self.region.every:
+            conditions = inside(self.printer, one, scope, frozenset())
+            place = self.printer.at(place_of(one, self.nest.names), scope)
+            value = self.printer.emit_stored(one.buffer, one.value, scope)
+            join = JOINS[one.kind].format(at=at.format(place=place), v=value)
+            joins.append(f"if ({' && '.join(conditions)}) {join}" if conditions else join)
+        return [*self.indices(self.nest.outer, "t"), *scope.lines, *joins]
 
     def element(self, at: str, otherwise: str) -> list[str]:
         """Return how element `t` joins what stands at an address, in which `{place}` is its place."""
-        region = self.nest.region
-        assert isinstance(region, ScatterRegion)
         scope = Scope()
-        conditions = inside(self.printer, region, scope, frozenset())
+        conditions = inside(self.printer, self.scattered, scope, frozenset())
         place = self.printer.at(self.nest.stores[self.scattered.buffer], scope)
         head = [
             *self.indices(self.nest.outer, "t"),
@@ -70,10 +79,14 @@ class CudaScatter(CudaRegion):
         return [*head, *element.lines, JOINS[self.scattered.kind].format(at=at.format(place=place), v=value)]
 
     @property
-    def scattered(self) -> Scattered:
+    def region(self) -> ScatterRegion:
         region = self.nest.region
         assert isinstance(region, ScatterRegion)
-        return region.scattered
+        return region
+
+    @property
+    def scattered(self) -> Scattered:
+        return self.region.scattered
 
     def batches(self) -> int | None:
         """Return of how many loops, outermost first, each step has few places of its own that many elements join.
@@ -81,7 +94,7 @@ class CudaScatter(CudaRegion):
         That is asked at the sizes that the kernel is written for; None where there are no such loops.
         """
         scattered = self.scattered
-        if scattered.kind not in {Kind.SUM, Kind.MAX, Kind.MIN}:
+        if scattered.kind not in {Kind.SUM, Kind.MAX, Kind.MIN} or self.region.also:
             return None
         loops = self.nest.outer
         for count in range(len(scattered.dims)):

@@ -34,7 +34,7 @@ class WideScatter(VectorizedRegion):
     def found(cls, region: ScatterRegion, function: Function, sizes: Sizes, parameters: CudaParameters) -> Self | None:
         """Return the kernel of a scatter, or None where it has no rows that vectors fit."""
         nest = with_lane(nest_of(region, loops_of(region.scattered.value), sizes.names))
-        if parameters.vector == 1 or nest is None or not nest.outer:
+        if parameters.vector == 1 or nest is None or not nest.outer or region.also:
             return None
         printer = Printer(nest, function.pointers, function.storage, on_gpu(near=function.near))
         scratch = tuple(c_name(b) for b in function.scratch)
@@ -50,10 +50,9 @@ class WideScatter(VectorizedRegion):
 
     def point(self) -> list[str]:
         """Return the elements of a vector a thread."""
-        region, scattered = self.nest.region, self.scattered
-        assert isinstance(region, ScatterRegion)
+        scattered = self.scattered
         loops, task = [*self.nest.outer, self.quad], Scope()
-        conditions = inside(self.printer, region, task, frozenset())
+        conditions = inside(self.printer, scattered, task, frozenset())
         outside = [f"if (!({' && '.join(conditions)})) return;"] if conditions else []
         task.lines += outside
         self.begin(task)

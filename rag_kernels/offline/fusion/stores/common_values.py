@@ -2,12 +2,13 @@
 
 Comes in: a region. Goes out: the region with values of the same operator over the same values shared, whichever rule
 or pass made them: the maximum of a softmax and the maximum that a loss stores, or the same reciprocal twice. Only a
-stored value keeps its own list of dimensions.
+stored value keeps its own list of dimensions. The planner asks so for what one nest stores and another would store
+again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 
 from rag_kernels.offline.fusion.regions import (
@@ -28,7 +29,7 @@ from rag_kernels.offline.lowering.steps import with_values
 
 def shared(region: Region) -> Region:
     """Return the region in which no two values are alike."""
-    found = _Shared()
+    found = Shared()
     match region:
         case AttentionRegion() | RecurrentRegion():
             return region
@@ -37,8 +38,8 @@ def shared(region: Region) -> Region:
                 found.root(inner.product)  # the first of its kind: it stays itself
             outer = [replace(o, weight=found.root(o.weight)) for o in step.outer]
             return ChainedRegion.of(replace(step, outer=tuple(outer)))
-        case ScatterRegion(scattered=step):
-            return ScatterRegion.of(with_values(step, found.root))
+        case ScatterRegion():
+            return ScatterRegion.of(*(with_values(step, found.root) for step in region.every))
         case OrderRegion(ordered=step):
             again = OrderRegion.of(with_values(step, found.root))
             return replace(again, stores={buffer: again.stores[buffer] for buffer in region.stores})
@@ -48,25 +49,39 @@ def shared(region: Region) -> Region:
 
 
 @dataclass(slots=True)
-class _Shared:
-    """The first value of each kind, and what each visited value became."""
+class Shared:
+    """The first value of each kind, and what each visited value became; `laid`: kinds are told apart by dimensions."""
 
+    laid: bool = False
     first: dict[Hashable, ir.Value] = field(default_factory=dict)
     made: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def root(self, value: ir.Value) -> ir.Value:
         """Return a stored value: the shared one, with the dimensions along which it is stored."""
         for v in ir.walk(value, enter=lambda v: v not in self.made):  # no recursion: chains of steps are deep
-            self.visit(v)
+            if v not in self.made:
+                self.made[v] = self.first_of(rebuilt(v, self.made.__getitem__))
         found = self.made[value]
         alike = [ir.leaves(group) for group in found.dims] == [ir.leaves(group) for group in value.dims]
         return found if alike else ir.Op(value.dims, value.dtype, Operator.SAME, (found,))
 
-    def visit(self, value: ir.Value) -> None:
-        """Find the shared one of a value, whose arguments were visited."""
-        if value not in self.made:
-            again = rebuilt(value, self.made.__getitem__)
-            self.made[value] = self.first.setdefault(_key(again), again)
+    def first_of(self, value: ir.Value) -> ir.Value:
+        """Return the first value that is like this one, whose arguments are first ones."""
+        laid = tuple(map(ir.leaves, value.dims)) if self.laid else ()
+        return self.first.setdefault((_key(value), laid), value)
+
+    def read(self, value: ir.Value, loaded: Callable[[ir.Value], ir.Value | None]) -> ir.Value:
+        """Return a stored value in which all is loaded that is like what is, as it was or with its parts loaded."""
+        value = self.root(value)
+        made: dict[ir.Value, ir.Value] = {}
+        for v in ir.walk(value, enter=lambda v: loaded(v) is None):
+            found = loaded(v)
+            if found is None:
+                again = rebuilt(v, made.__getitem__)
+                first = v if again is v else self.first_of(again)
+                found = loaded(first) or first
+            made[v] = found
+        return made[value]
 
 
 def _key(value: ir.Value) -> Hashable:
@@ -87,7 +102,8 @@ def _key(value: ir.Value) -> Hashable:
             return "load", value.buffer, stored, tuple(_form(i) if isinstance(i, ir.Form) else i for i in value.index)
         case ir.Reduce():
             over = frozenset(ir.leaves(value.over))
-            return "reduce", value.kind, value.dtype, strip(value.arg), over, value.guards, value.rounded
+            own = value.guards, value.rounded, value.grouped, value.apart
+            return "reduce", value.kind, value.dtype, strip(value.arg), over, own
         case ir.Scan():
             return "scan", value.kind, value.dtype, strip(value.arg), value.over.leaves()
         case _:
