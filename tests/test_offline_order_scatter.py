@@ -139,6 +139,18 @@ def test_in_both_languages(name: str, made: Made) -> None:
         compared(fp, call, x, torch.randint(0, 60, (40,)))
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_scatters_one_behind_another_are_one_nest(language: str) -> None:
+    body = (
+        "i = y % 3000; z = x.new_zeros(3000); return z.index_add(0, i, x).index_add(0, (i + 1) % 3000, x * 2)"
+        ".index_add(0, (i + 61) % 3000, x + 1)"
+    )
+    plan = write(
+        functional("corners", Case(body, "torch.randn(400)", "torch.randint(0, 60, (400,))")), LANGUAGES[language]
+    )
+    assert plan is not None and plan.regions == 2
+
+
 def test_few_of_many_are_the_first_ones_whatever_stands_where(made: Made) -> None:
     """Few, more than few and a large part of a lane; in random and in both sorted orders, with equal elements and NaN.
 

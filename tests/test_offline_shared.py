@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,41 @@ def test_a_state_is_stored_and_not_computed_from_the_first_step_on(tmp_path: Pat
     assert plan is not None and plan.candidate.tier == "composed"
     calls = [line for line in plan.candidate.source.splitlines() if line.strip().startswith("kernels.part_")]
     assert max(line.count(",") for line in calls[1:]) <= calls[1].count(",") + 1
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) <= numbers.RATIO
+
+
+@pytest.mark.parametrize("parameters", [CpuParameters(), SMALL])
+def test_what_rows_come_to_is_stored_once_whoever_reads_it(
+    parameters: Parameters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = (
+        "p = torch.softmax(x * y, -1); a = p >= 0.1 * p.amax(-1, keepdim=True); n = a.sum(-1, keepdim=True);"
+        "least = torch.where(a, p, p + 2).amin(-1, keepdim=True);"
+        "k = torch.where(a & (p > least) & (n > 1), torch.zeros_like(p), p); k = k / k.sum(-1, keepdim=True);"
+        "return k.argmax(-1), k.amax(-1)"
+    )
+    fp = functional("sampler", Case(body, "torch.randn(2, 40000)", "torch.rand(40000)"))
+    plan = write(fp, parameters)
+    assert plan is not None and plan.regions <= 14
+    if parameters is SMALL:
+        monkeypatch.setattr(numbers, "build", build_emulated)
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) <= numbers.RATIO
+
+
+def test_what_windows_come_to_is_read_across_by_the_nest_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The windows' nest stores along their images, where each thread has sixteen bytes."""
+    case = Case(
+        "c = self.c(F.pad(x, (3, 0))); a, b = (x + c).transpose(1, 2).chunk(2, -1); return F.silu(a) * b * y, c",
+        "torch.randn(2, 48, 64)",
+        "torch.randn(24)",
+        init="self.c = nn.Conv1d(48, 48, 4, groups=48)",
+    )
+    fp = functional("windows", case)
+    plan = write(fp, replace(SMALL, products=2))
+    assert plan is not None and plan.schedules[0] == "column" and "arg_tile[" in plan.candidate.source
+    monkeypatch.setattr(numbers, "build", build_emulated)
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) <= numbers.RATIO
 
 

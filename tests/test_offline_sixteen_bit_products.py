@@ -168,6 +168,22 @@ def test_a_norm_that_a_product_reads_transposed_lies_as_its_rows_do() -> None:
         assert plan.schedules[0] == schedule
 
 
+def test_a_factor_of_codes_lies_as_these_do(tmp_path: Path) -> None:
+    case = Case(
+        "s = self.t.float()[self.a.int()].view(4, -1) * y.float()[:4, None];"
+        "i = torch.stack((self.c >> 4, self.c & 15), -1);"
+        "v = self.t.float()[i.int()].view(-1, 16) * s.view(-1, 1); return x @ v.to(x.dtype).view(48, -1).t()",
+        "torch.randn(64, 64)",
+        "torch.randn(192)",
+        init="self.register_buffer('c', torch.randint(0, 256, (48 * 32,), dtype=torch.uint8)); "
+        "self.register_buffer('a', torch.randint(0, 16, (192,), dtype=torch.uint8)); "
+        "self.t = nn.Parameter(torch.randn(16))",
+    )
+    fp, plan = drafted("codes", halved(case, "bfloat16"), CudaParameters(products=2))
+    assert "*>(&part0_arg_p[" in plan.candidate.source  # terms side by side
+    assert ratio(plan, fp, tmp_path) < RATIO
+
+
 @pytest.mark.parametrize(("name", "dtype"), [("filters", "bfloat16"), ("parts", "float16")])
 def test_windows_and_odd_sizes(name: str, dtype: str, tmp_path: Path) -> None:
     """What the copy engine cannot read goes through registers; here by `mma.sync`, as on older GPUs."""

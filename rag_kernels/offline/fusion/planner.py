@@ -29,6 +29,7 @@ from rag_kernels.offline.fusion.regions import (
 from rag_kernels.offline.fusion.stores.common_values import Shared
 from rag_kernels.offline.fusion.stores.computed_again import worth_keeping
 from rag_kernels.offline.fusion.stores.inlined import inlined
+from rag_kernels.offline.fusion.stores.layouts import order_of_loads
 from rag_kernels.offline.fusion.stores.stored_first import (
     USED_OFTEN,
     innermost,
@@ -43,7 +44,7 @@ from rag_kernels.offline.fusion.stores.stored_first import (
     read_in,
 )
 from rag_kernels.offline.fusion.sums.parts import Split, is_column, parts_of, parts_wanted
-from rag_kernels.offline.fusion.sums.products import shared_factor, tile_of
+from rag_kernels.offline.fusion.sums.products import is_half, shared_factor, tile_of
 from rag_kernels.offline.fusion.tiles.product_statistics import grouped_product
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
@@ -185,10 +186,15 @@ class Planner:
         alone = self.products_apart(found, main, value)
         loops = main[0] | main[1] if main else frozenset(root)
         inner = innermost(value) | (main[1] if main else frozenset())
+        half = any(isinstance(v, ir.Reduce) and key_of(v) == main and is_half(v) for v in found)
         value = rewrite(
             value,
             lambda v: (
-                self.load_of(v) if v in alone or self.is_stored_first(v, loops, inner, main) else self.cut(v, main)
+                self.load_of(v)
+                if v in alone
+                else self.load_of(v, factor=half)
+                if self.is_stored_first(v, loops, inner, main)
+                else self.cut(v, main)
             ),
             None if found else self.kept_in.setdefault((loops, inner), {}),
         )
@@ -353,15 +359,19 @@ class Planner:
         """Return a load of a value if it is stored."""
         return self.stored.get(self.first(value))
 
-    def load_of(self, value: ir.Value, *, here: bool = False) -> ir.Value:
-        """Return a load of a value, which is stored now if it was not; `here` by the nest that computes it already."""
+    def load_of(self, value: ir.Value, *, here: bool = False, factor: bool = False) -> ir.Value:
+        """Return a load of a value, which is stored now if it was not; `here` by the nest that computes it already.
+
+        What is a `factor` of a product of sixteen bits lies as that which it is computed from.
+        """
         value = self.first(value)
         product = None if value in self.stored else grouped_product(value)
         if product and isinstance(value, ir.Reduce):
             self.store_groups(product, value)
         if value not in self.stored:
             name = self.new_name()
-            atoms = tuple(a for g in value.dims for a in ir.leaves(g))
+            order = order_of_loads(value) if factor else ()
+            atoms = tuple(a for d in order or range(len(value.dims)) for a in ir.leaves(value.dims[d]))
             dims = tuple((a,) for a in atoms)  # one for each loop, none of size 1
             flat = ir.Op(dims, value.dtype, Operator.SAME, (value,)) if here else replace(value, dims=dims)
             storage = rounding_of(value) or sixteen_bits(value) or value.dtype

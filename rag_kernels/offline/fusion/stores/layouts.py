@@ -2,7 +2,8 @@
 
 Comes in: the steps of `lowering/lower.py`. Goes out: the same steps, in which a value that is computed from whole rows
 (a norm) and is a factor of a product transposed lies as its rows do: stored transposed, neighbouring threads would read
-another row each. Knows nothing of languages.
+another row each. So does one of sixteen bits that is computed element by element (weights of four bits). Knows nothing
+of languages.
 """
 
 from __future__ import annotations
@@ -13,21 +14,24 @@ from typing import TypeVar
 
 from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.fusion.loops import key_of, reductions
+from rag_kernels.offline.fusion.stores.stored_first import is_of_windows
 from rag_kernels.offline.fusion.sums.products import factors_of, tile_of
 from rag_kernels.offline.graph.subgraph_match import refs_of
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.rewriting import rewrite
 from rag_kernels.offline.lowering.steps import Attended, Library, Lowered, Step, Stored, made_by, values_of, with_values
 
 T = TypeVar("T")
+MANY = 8  # elements of a value for one of a tensor that is large beside it
 
 
 def laid_as_read(lowered: Lowered) -> Lowered:
     """Return the steps with temporary values in the order of the rows from which they are computed."""
     orders = {b: order for b in _free(lowered) if (order := _order(lowered, b)) and _suits(lowered, b, order)}
-    orders |= _of_scores(lowered)
+    orders |= _of_scores(lowered) | _of_windows(lowered)
     if not orders:
         return lowered
     specs = {b: replace(lowered.buffers[b], shape=_ordered(lowered.buffers[b].shape, o)) for b, o in orders.items()}
@@ -88,6 +92,30 @@ def _of_scores(lowered: Lowered) -> dict[str, tuple[int, ...]]:
     return {b: order for b, order in alone.items() if order and made.count(b) == 1 and b not in kept}
 
 
+def _of_windows(lowered: Lowered) -> dict[str, tuple[int, ...]]:
+    """Return the orders of what windows come to where the same nest stores along its images too, and only nests without
+    windows and rows read it: these read across what they write through tiles; a nest writes all across, or all along.
+    """
+    made = [buffer for step in lowered.steps for buffer in made_by(step)]
+    kept = {*lowered.results, *(argument.name for argument in lowered.problem.arguments)}
+    for step in lowered.steps:
+        if isinstance(step, Library):
+            kept |= {*refs_of(step.node)}
+            continue
+        values = (*values_of(step), *([step.score] if isinstance(step, Attended) else []))
+        found = reductions(step.value) if isinstance(step, Stored) else []
+        point = isinstance(step, Stored) and all(map(tile_of, found))
+        for v in ir.walk(*values):
+            half = isinstance(v, ir.Load) and lowered.buffers[v.buffer].dtype in HALF if found else True
+            if isinstance(v, ir.Load) and not (point and half and all(map(_is_plain, v.index))):
+                kept.add(v.buffer)
+    stored = [s for s in lowered.steps if isinstance(s, Stored) and s.slot is None and is_of_windows(s.value)]
+    orders = {s.buffer: order_of_loads(s.value) for s in stored}
+    straight = {v for s in stored if not orders[s.buffer] for v in reductions(s.value)}
+    turned = [s.buffer for s in stored if orders[s.buffer] and not straight.isdisjoint(reductions(s.value))]
+    return {buffer: orders[buffer] for buffer in turned if buffer not in kept and made.count(buffer) == 1}
+
+
 def _of_score(step: Attended, value: ir.Load) -> tuple[int, ...]:
     """Return the order of a value's dimensions in which its keys lie side by side; nothing where they do already."""
     forms = [form for form in value.index if isinstance(form, ir.Form) and _is_plain(form)]
@@ -145,8 +173,11 @@ def _is_plain(form: ir.Form | ir.Value) -> bool:
 def _order(lowered: Lowered, buffer: str) -> tuple[int, ...]:
     """Return the order of dimensions in which a value lies as it is read; nothing where it does already."""
     value = next(step.value for step in lowered.steps if isinstance(step, Stored) and step.buffer == buffer)
-    reduced = {leaf for v in reductions(value) if not tile_of(v) for leaf in key_of(v)[1]}
+    found = reductions(value)
     groups = [ir.leaves(group) for group in value.dims]
+    if not found:
+        return order_of_loads(value) if lowered.buffers[buffer].dtype in HALF else ()
+    reduced = {leaf for v in found if not tile_of(v) for leaf in key_of(v)[1]}
     loops = [leaf for group in groups for leaf in group]
     for v in ir.walk(value) if reduced & set(loops) else ():
         if not isinstance(v, ir.Load) or not all(isinstance(form, ir.Form) for form in v.index):
@@ -156,6 +187,24 @@ def _order(lowered: Lowered, buffer: str) -> tuple[int, ...]:
             order = tuple(sorted(range(len(groups)), key=lambda i: read.index(groups[i][0]) if groups[i] else -1))
             return order if order != tuple(range(len(groups))) and _ordered(groups, order)[-1][-1] in reduced else ()
     return ()
+
+
+def order_of_loads(value: ir.Value) -> tuple[int, ...]:
+    """Return the order in which the last dimension is the one along which all large tensors lie that a value is of.
+
+    Products of sixteen bits take their factors in either order. Nothing where the order is so already.
+    """
+    groups = [ir.leaves(group) for group in value.dims]
+    every, last = ir.size_of(leaf for group in groups for leaf in group), set[ir.Atom]()
+    for v in ir.walk(value):
+        if isinstance(v, ir.Load) and MANY * ir.size_of(leaf for group in v.stored for leaf in group) >= every:
+            read = [leaf for leaf in _leaves_of(v) if not leaf.window]
+            if not read or not all(isinstance(form, ir.Form) for form in v.index):
+                return ()
+            last.add(read[-1])
+    along = [d for d, group in enumerate(groups) if last and last <= set(group)]
+    rest = [d for d in range(len(groups)) if d not in along]
+    return (*rest, *along) if along and any(groups[d] for d in rest[along[0] :]) else ()
 
 
 def _ordered(items: Sequence[T], order: tuple[int, ...]) -> tuple[T, ...]:

@@ -33,6 +33,12 @@ def is_of_rows(value: ir.Value) -> bool:
     return len(keys) == 1 and ir.tree_atoms(value) == next(iter(keys))[0]
 
 
+def is_of_windows(value: ir.Value) -> bool:
+    """Return whether a value is what windows come to: a nest has neighbours side by side that read side by side."""
+    found = reductions(value)
+    return bool(found) and all(any(a.window for a in key_of(v)[1]) and not tile_of(v) for v in found)
+
+
 def is_of_other_product(value: ir.Value, main: Key | None) -> bool:
     """Return whether a value is one for each result of a product in a nest of its own: that stores it as it is."""
     found = reductions(value)
