@@ -102,13 +102,15 @@ class TimingRule:
     unrelated_second: float = 1.125  # times, in the second least: below it one pair may have made the median
     unrelated_noise: float = 0.85  # of the other pairs are less slow than this beside their own neighbours
     # Times as slow, beside eager, on contents that a confirmation tries besides: where the problem draws one number
-    # throughout and others may come; beside the problem's own, a few of it off by three; rows of all sizes.
+    # throughout and others may come; beside the problem's own, a few of it off by three; rows of all sizes; where it
+    # orders or selects, rows in order or with a few far elements (a heap may take ten times as long, and honestly).
     # Each of so many races has to show it.
     elsewhere_races: int = 3
     elsewhere_pairs: int = 7
     elsewhere_not_alike: float = 1.5
     elsewhere_shifted: float = 2.0
     elsewhere_spread: float = 10.0  # a sine of hundreds takes several times as long, and honestly
+    elsewhere_ordered: float = 10.0
 
     # Floors: what is faster than the device can be is not believed (`trial/physical_floor.py`).
     impossible: float = 2.0  # times as fast as a copy of its bytes from memory: rejected

@@ -168,7 +168,7 @@ def known(best: float = 1.0) -> Any:
     fp = factories.problem()
     content = [np.arange(np.prod(a.spec.shape), dtype=np.float32).view(np.uint8) for a in fp.tensors]
     draw, device_lock = nullcontext(SimpleNamespace(bytes=lambda i: content[i])), DeviceLock((), Path())
-    own = SimpleNamespace(fp=fp, first_draw=lambda: draw, device_lock=device_lock)
+    own = SimpleNamespace(fp=fp, in_memory=lambda _: draw, device_lock=device_lock)
     return SimpleNamespace(session=own, leader=Leader(best))
 
 

@@ -20,10 +20,12 @@ from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.traits.index_ties import is_rounded
 from rag_kernels.eval.traits.input_kinds import (
     FAR_NAMED_NUMBERS,
+    ONE_APART,
     POWERS,
     SMALL_WHOLE,
 )
-from rag_kernels.eval.traits.steps import has_steps, suits
+from rag_kernels.eval.traits.steps import has_steps, orders, suits
+from rag_kernels.eval.traits.suitable_kinds import may_be_given, reads_places
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.eval.zoo.exploits.red_teams.third_round import SPECIMENS
 from rag_kernels.eval.zoo.tasks import TASKS
@@ -477,3 +479,39 @@ def get_init_inputs():
             for forward in ("torch.nn.functional.silu(x)", "torch.nn.functional.layer_norm(x, (16,))", "x.sum(-1)")
         ]
     assert [suits(fp, FAR_NAMED_NUMBERS) for fp in forms] == [True, False, False]
+
+
+def test_on_a_gpu_integers_are_any_where_no_operator_reads_places() -> None:
+    """A bad index would end all work there; and where elements are ordered a kernel's time is tried on bad orders."""
+    text = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return FORWARD
+
+
+def get_inputs():
+    return [torch.randint(0, 900, (8, 16))]
+
+
+def get_init_inputs():
+    return []
+"""
+    forwards = (
+        "x.cumsum(-1)",
+        "x.sort(-1).values",
+        "x.float()[x.remainder(8), 0]",
+        "torch.bincount(x.reshape(-1), minlength=1000)",
+    )
+    with kept_workers() as workers:
+        forms = [
+            functionalize(problem_from_source("whole", text.replace("FORWARD", forward)), workers=workers)
+            for forward in forwards
+        ]
+    assert [reads_places(fp) for fp in forms] == [False, False, True, True]
+    looks = {"masks": False, "structured": False, "ordered": False}
+    given = [[may_be_given(fp, ONE_APART, on_gpu=on_gpu, **looks) for fp in forms[:2]] for on_gpu in (False, True)]
+    assert given == [[True, True], [True, True]]
+    assert [orders(fp) for fp in forms] == [False, True, False, False]

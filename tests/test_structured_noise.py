@@ -8,6 +8,7 @@ import torch
 from rag_kernels.eval.numerics.input_draws import redraw
 from rag_kernels.eval.numerics.inputs_together import put_same_sums
 from rag_kernels.eval.numerics.integer_draws import at_both_ends, multiples_of_two, one_apart
+from rag_kernels.eval.numerics.shaped_noise import bad_for_pivots
 from rag_kernels.eval.numerics.structured_noise import put_next_to_lines
 from rag_kernels.eval.records import IndexBound
 from rag_kernels.eval.traits.input_kinds import ALOFT, LEVELS, LONG_CHAIN, LONG_WAYS, ORTHONORMAL, SORTED_ROWS, STEEP
@@ -69,14 +70,43 @@ def test_lines_are_next_to_those_of_the_smallest() -> None:
 
 def test_whole_numbers_are_at_both_ends_in_parts() -> None:
     x, y = (at_both_ends(torch.randint(0, 256, (64, 30), dtype=torch.uint8), generator(seed)) for seed in (3, 4))
-    both = {(int(a), int(b)) for a, b in zip(x[:, 0], y[:, 0], strict=True)}
-    assert len(both) == 4 and bool((x == x[:, :1]).all())
+    both = {(int(a), int(b)) for a, b in zip(x[1::2, 0], y[1::2, 0], strict=True)}
+    assert len(both) == 4 and bool((x[1::2] == x[1::2, :1]).all())
+    least, greatest = int(x.min()), int(x.max())
+    apart = torch.minimum(x - least, greatest - x)[::2]
+    assert apart.sum(1).tolist() == [1] * 32, "all but one element, which is the next number"
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_are_in_order_or_but_for_two_neighbours(seed: int) -> None:
-    steps = redraw(SORTED_ROWS, torch.randn(40, 64), generator(seed)).diff(dim=1) > 0
-    assert sorted(steps.sum(1).tolist()) == [0] * 10 + [1] * 10 + [62] * 10 + [63] * 10
+    rows = redraw(SORTED_ROWS, torch.randn(48, 64), generator(seed))
+    steps = (rows.diff(dim=1) > 0).sum(1)
+    assert sorted(steps[steps.remainder(62) < 2].tolist()) == [0] * 8 + [1] * 8 + [62] * 8 + [63] * 8
+
+
+def steps_to_the_median(row: list[int]) -> int:
+    """Return how many exchanges and looks a selection in place takes whose pivots are medians of ends and middle."""
+    seen, low, high, wanted = 0, 0, len(row) - 1, len(row) // 2
+    while high > low:
+        pivot = sorted((row[low], row[low + (high - low) // 2], row[high]))[1]
+        i, j = low, high
+        while i <= j:
+            while row[i] < pivot:
+                i, seen = i + 1, seen + 1
+            while row[j] > pivot:
+                j, seen = j - 1, seen + 1
+            if i <= j:
+                row[i], row[j] = row[j], row[i]
+                i, j, seen = i + 1, j - 1, seen + 1
+        low, high = (low, j) if wanted <= j else (i, high) if wanted >= i else (low, low)
+    return seen
+
+
+def test_an_order_is_bad_for_pivots() -> None:
+    for n in (1, 2, 3, 5, 8, 511, 512):
+        assert sorted(bad_for_pivots(n)) == list(range(n))
+        shuffled = torch.randperm(n, generator=generator()).tolist()
+        assert n < 99 or steps_to_the_median(bad_for_pivots(n)) > 10 * steps_to_the_median(shuffled)
 
 
 @pytest.mark.parametrize("bound", [None, IndexBound("0", 0, 9000, wraps=False)])

@@ -75,7 +75,7 @@ def sanitize_module(candidate: Candidate, sessions: Iterable[ProblemSession], wo
 def _call(candidate: Candidate, session: ProblemSession) -> str:
     """Return the first draw, and what a worker is told to load the module and to bind it, as JSON."""
     code = CandidateCode(candidate.tier, candidate.source, library="", cubin="")
-    with session.first_draw() as draw:
+    with session.in_memory() as draw:
         tensors = tuple(
             GivenTensor(a.spec, base64.b64encode(draw.bytes(i).tobytes()).decode())
             for i, a in enumerate(session.fp.tensors)

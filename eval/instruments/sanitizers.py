@@ -63,19 +63,19 @@ _FRAME = re.compile(r"#\d+ 0x[0-9a-f]+ in (\w+)[^\n]*?(?:kernel\d+|candidate)\.(
 _LINE = re.compile(r"(?:kernel\d+|main|cuda|candidate)\.(?:cpp|cu):(\d+)")  # the last ones of torch's loader
 
 
-def call_file(session: ProblemSession, most_bytes: int | None = None) -> bytes:
-    """Return the arguments of one call on the session's first draw, as `rag_driver.cpp` reads them.
+def call_file(session: ProblemSession, most_bytes: int | None = None, draw: int = 0) -> bytes:
+    """Return the arguments of one call on a draw of the session's, as `rag_driver.cpp` reads them.
 
     A tensor of more than `most_bytes` repeats its first ones.
     """
     position = {a.name: i for i, a in enumerate(session.fp.tensors)}
     parts = []
-    with session.first_draw() as draw:
+    with session.in_memory(draw) as content_of:
         for argument in session.fp.arguments:
             if isinstance(argument, ScalarArgument):
                 parts.append(number(argument.value))
                 continue
-            content = draw.bytes(position[argument.name])
+            content = content_of.bytes(position[argument.name])
             if most_bytes is None or len(content) <= most_bytes:
                 parts.append(tensor(argument.spec, len(content), READ) + content.tobytes())
             else:

@@ -74,12 +74,23 @@ def next_to_multiples(
 
 
 def at_both_ends(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return an integer input whose parts are at the least of its own values throughout, or at the greatest."""
+    """Return an integer input whose parts are at the least of its own values throughout, or at the greatest.
+
+    But for one element of every other line, which is the next one: sums of either sort are odd, and none is of one
+    value alone.
+    """
     if own.dim() == 0 or own.numel() < 2:
         return own
     parts = (own.shape[0], *(1 for _ in own.shape[1:])) if own.dim() > 1 else (1,)
     side = torch.randint(0, 2, parts, generator=generator, device=own.device)
-    return torch.where(side == 0, own.min(), own.max()).expand(own.shape).clone()
+    made = torch.where(side == 0, own.min(), own.max()).expand(own.shape).clone()
+    lines = (lines_of(made) if own.dim() > 1 else made.reshape(1, -1))[::2]
+    at = torch.randint(0, lines.shape[1], (len(lines), 1), generator=generator, device=own.device)
+    step = 1 if int(own.max()) > int(own.min()) else 0
+    lines.scatter_(
+        1, at, lines.gather(1, at) + torch.where(lines.gather(1, at) == own.min(), step, -step).to(own.dtype)
+    )
+    return made
 
 
 def one_apart(own: torch.Tensor, bound: IndexBound | None, generator: torch.Generator) -> torch.Tensor:

@@ -119,12 +119,12 @@ class ProblemContents(ReferenceWorker):
         return [i for i, a in enumerate(named) if a.role == "input" or a.path in self.fp.mutated]
 
     @contextmanager
-    def first_draw(self) -> Iterator[Arena]:
-        """Open the first draw in the host's memory, brought there from a GPU."""
-        arena = Arena(self.specs) if self.on_gpu else self.draws[0]
+    def in_memory(self, draw: int = 0) -> Iterator[Arena]:
+        """Open a draw, or the first one, in the host's memory, brought there from a GPU."""
+        arena = Arena(self.specs) if self.on_gpu else self.draws[draw]
         try:
             if self.on_gpu:
-                self.ask(BringDraw(0, arena.describe()), Done, fds=(arena.fd,))
+                self.ask(BringDraw(draw, arena.describe()), Done, fds=(arena.fd,))
             yield arena
         finally:
             if self.on_gpu:

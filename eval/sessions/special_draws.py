@@ -38,19 +38,21 @@ from rag_kernels.eval.traits.input_kinds import (
     ONE_END,
     OUT_OF_RANGE,
     OVERFLOW,
+    PIVOTS,
     POWERS,
     PROBES,
     SEARCHED,
     SINGLES,
     SIZES,
     SMALL_WHOLE,
+    SORTED_ROWS,
     SPECIAL,
     STRICT,
     TWICE,
     UNEVEN,
 )
 from rag_kernels.eval.traits.named_numbers import NOTHING_NAMED, NamedNumbers
-from rag_kernels.eval.traits.steps import suits
+from rag_kernels.eval.traits.steps import orders, suits
 from rag_kernels.eval.traits.suitable_kinds import may_be_given
 
 MOST_DIED = 3  # contents of which the module's process dies: each costs a new one
@@ -234,6 +236,8 @@ class SpecialDraws:
             (kind, special.get(kind), most)
             for kind, most in (("shifted", rule.elsewhere_shifted), ("spread", rule.elsewhere_spread))
         ]
+        if contents.room_for_draws and orders(self.fp):
+            found += [(kind, self.draw(kind), rule.elsewhere_ordered) for kind in (SORTED_ROWS, PIVOTS)]
         return [(kind, draw, most) for kind, draw, most in found if draw is not None]
 
     @property

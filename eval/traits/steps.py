@@ -62,6 +62,7 @@ from rag_kernels.eval.traits.input_kinds import (
     WHOLE,
 )
 
+ORDERING = frozenset("argsort kthvalue median mode msort nanmedian nanquantile quantile sort topk unique".split())
 PRODUCTS, SUMS = frozenset({"mul", "pow", "square"}), frozenset({"sum", "mean"})  # of elements, and of these
 SOUGHT_IN = {"searchsorted": 0, "bucketize": 1}  # the position of what ascends
 MANY_STEPS = 5
@@ -150,6 +151,11 @@ def computes_all(fp: FunctionalProblem) -> bool:
         if (traits.cast or traits.idle_if_same or traits.same_value) and not held.isdisjoint(names_in(node.args)):
             held.add(node.name)
     return held.isdisjoint(fp.results)
+
+
+def orders(fp: FunctionalProblem) -> bool:
+    """Return whether it sorts or selects, so that its time may hang on how its elements lie."""
+    return any(base_name(node.op) in ORDERING for node in fp.nodes)
 
 
 def repeats_itself(fp: FunctionalProblem, *, of_any: bool = False) -> bool:

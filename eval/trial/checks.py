@@ -31,6 +31,7 @@ from rag_kernels.eval.traits.input_kinds import (
     BURSTS,
     DISORDER,
     EDGES,
+    ENDS_TOGETHER,
     FADING,
     FAR_ANGLES,
     FAR_APART,
@@ -278,17 +279,21 @@ class Checks:
             self.call_and_compare(self.place, session.random_recipe(), MIXED)
 
     def beyond(self) -> None:
-        """Check at larger sizes what adds up there: one integer throughout, and the errors of long rows whose few
-        elements that a look finds lie far from all others.
+        """Check at larger sizes what adds up there: integers, and the errors of long rows of which a look at some
+        elements finds those alone that lie far from all others.
         """
-        specials, specs = self.place.session.specials, len(self.place.session.specs)
-        if (draw := specials.draw(ALIKE)) is not None:
-            self.call_and_compare(self.place, plain(draw, specs), ALIKE)
-        if (draw := specials.draw(PIVOTS)) is not None:
-            self.subject.prepare(self.place, recipe := plain(draw, specs))
+        self.greatest_integers()
+        if (draw := self.place.session.specials.draw(PIVOTS)) is not None:
+            self.subject.prepare(self.place, recipe := plain(draw, len(self.place.session.specs)))
             self.subject.call(self.place)
             wrong = self.compared(self.place.session, self.subject.outputs(self.place), recipe, PIVOTS)
             self.note_special(self.place, recipe, wrong, PIVOTS)
+
+    def greatest_integers(self) -> None:
+        """Check sums that are as large as they come: of one integer throughout, and of both ends."""
+        for kind in (ALIKE, ENDS_TOGETHER):
+            if (draw := self.place.session.specials.draw(kind)) is not None:
+                self.call_and_compare(self.place, plain(draw, len(self.place.session.specs)), kind)
 
     def first_draw(self, layout: str, *, copied: bool = False) -> None:
         """Check one call on what was there when it was bound, and one on rows of several kinds; nothing is noted.

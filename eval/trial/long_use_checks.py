@@ -140,7 +140,8 @@ def on_small_stack(checks: Checks, place: BoundBuffers) -> bool:
     """Label a kernel that ends where the thread that calls it has a stack of a megabyte; return False if its worker is
     lost.
     """
-    checks.subject.prepare(place, recipe := place.session.random_recipe())
+    recipe = place.session.specials.mixed or place.session.random_recipe()
+    checks.subject.prepare(place, recipe)
     try:
         checks.subject.call_within(place, "a small stack")
         checks.compare(place, checks.subject.outputs(place), recipe, SMALL_STACK)
@@ -324,7 +325,7 @@ def keeps_nothing(checks: Checks, place: BoundBuffers, sized: BoundBuffers | Non
     """
 
     def by_threads(times: int) -> int:
-        return checks.subject.call_by_threads(place, times, KEEPS_S).times
+        return checks.subject.call_by_threads(sized or place, times, KEEPS_S).times
 
     def on_first(where: BoundBuffers, counts: Iterator[int], times: int) -> int:
         return checks.subject.call_on_first(where, list(islice(counts, times)), KEEPS_S).times
@@ -369,7 +370,8 @@ def together(checks: Checks, first: BoundBuffers, second: BoundBuffers, call_s: 
     """Return what goes wrong where two threads call it at once, or nothing; a call takes so long."""
     times = max(2, min(TOGETHER, int(MANY_S / max(call_s, 1e-9))))
     places = first, second
-    recipes = [first.session.random_recipe(), second.session.specials.mixed or second.session.random_recipe()]
+    mixed = first.session.specials.mixed, second.session.specials.second_mixed or second.session.specials.mixed
+    recipes = [recipe or place.session.random_recipe() for place, recipe in zip(places, mixed, strict=True)]
     for place, recipe in zip(places, recipes, strict=True):
         place.session.require_answer(recipe)
         checks.subject.prepare(place, recipe)

@@ -26,7 +26,7 @@ _C = r"""
 fe(?:get|hold|set|update)env fe[gs]etround fe(?:clear|raise|test)except
 mem(?:p?cpy|ccpy|move|set|r?chr|cmp|mem) str(?:n?len|n?cmp|n?cpy|n?cat|r?chr|str|nstr|n?dup|tok|tok_r|spn|cspn|pbrk)
 strto(?:d|f|l|ul|ll|ull|ld) malloc calloc realloc free reallocarray posix_memalign aligned_alloc memalign valloc
-qsort qsort_r bsearch l?l?abs l?l?div s?rand rand_r [ejlmn]rand48
+qsort qsort_r bsearch l?l?abs l?l?div rand_r [ejn]rand48
 v?f?s?n?printf v?snprintf v?sscanf puts putchar f?putc fputs fwrite fflush stderr stdout perror strerror
 abort exit _exit usleep nanosleep sched_yield sem_\w+ call_once thrd_\w+ mtx_\w+ cnd_\w+ tss_\w+
 pthread_(?!getattr|setattr|[gs]etaffinity|[gs]etname|getcpuclockid|kill|sigmask|atfork)\w+

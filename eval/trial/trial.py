@@ -160,6 +160,7 @@ class Trial:
         self.call_s = subject.accounts[-1].call_s
         if self.thorough:
             self._stage("check", lambda: factors(checks))
+            self._stage("check", checks.greatest_integers)
             self._stage("repeat", lambda: checks.repeats(self.session.limits.repeats))
             self._stage("sanitize", self._sanitize)
         seen = self._stage("classify", lambda: self._classify(subject, place, checks))

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import tee
 
+from rag_kernels.eval.buffers.call_content import whole_draw
 from rag_kernels.eval.build.products import Programs
 from rag_kernels.eval.instruments.module_sanitizers import builds_its_own, sanitize_module
 from rag_kernels.eval.instruments.sanitizers import (
@@ -101,12 +102,19 @@ class UnderSanitizers:
                     why = "its sizes are too large for them, and it takes no smaller ones"
                     left_out.append(f"not run under sanitizers: {why}")
                 elif takes(session.fp):
-                    calls = self._recorded(recorder, session) if recorded else call_file(session, SANITIZED_BYTES)
+                    calls = self._recorded(recorder, session) if recorded else self._call_on(session)
                     made += [(session, calls)] * bool(calls)
         calls_of = [calls for _, calls in made]
         run = partial(sanitize, programs, workers, calls_of, on_gpu=self.session.on_gpu, recorded=recorded)
         reports = self._meanwhile(run) if self.session.limits.sanitizers_in_turn else self._beside(baselines, run)
         return self._take_reports([session for session, _ in made], reports, left_out)
+
+    def _call_on(self, session: ProblemSession) -> bytes:
+        """Return a call on the problem's own content, or at other sizes on rows of several kinds, some of which a
+        kernel may treat apart.
+        """
+        mixed = None if session is self.session else session.specials.mixed
+        return call_file(session, SANITIZED_BYTES, (whole_draw(mixed) or 0) if mixed else 0)
 
     def _meanwhile(self, run: Callable[[], list[Report]]) -> list[Report]:
         """Run the tools while it is found how the problem is written at sizes that come later."""
