@@ -183,6 +183,22 @@ def test_what_is_multiplied_by_weights_is_saved_and_not_what_it_is_made_of() -> 
     assert len([node for node in half.forward.nodes if base_name(node.op) == "addmm" and node.name in half.saved]) == 1
 
 
+def test_what_an_output_shows_in_another_shape_is_saved_as_the_output() -> None:
+    """No second tensor of the same elements is stored for the gradients."""
+    text = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x, y):\n"
+    text += "        m = x @ y\n        return m.view(2, 3, 4), m.exp().sum()\ndef get_init_inputs(): return []\n"
+    text += "def get_inputs(): return [torch.randn(6, 5), torch.randn(5, 4)]\n"
+    with kept_workers() as workers:
+        step = functionalize(training_step(Problem("shown", text)), workers=workers)
+    half = halves(step, DEAR)
+    assert half.saved == half.forward.results[:1] and len(half.forward.results) == 3
+    given = [torch.randn(a.spec.shape) for a in step.tensors]
+    outputs = run_nodes(half.forward, given[2:])
+    gradients = run_nodes(half.backward, [*given[:2], *outputs[2:], *given[2:]])
+    for theirs, ours in zip(run_nodes(step, given), [*outputs[:2], *gradients], strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_a_loss_by_classes_saves_what_its_rows_come_to() -> None:
     """And not a tensor as large as its input; classes that are left out, numbers far from zero, and a few rows."""
     text = "import torch\nimport torch.nn.functional as F\nclass Model(torch.nn.Module):\n"

@@ -3,7 +3,8 @@
 Comes in: the problem of a step, and how much to save. Goes out: two problems, whose kernels make one candidate. A
 value of the forward that the backward needs is either saved, or computed again from what is; that is decided node by
 node, from the gradients' side: views and pointwise values are computed again, products and reductions are saved. So is
-what the forward multiplies by weights: it is stored for that anyway, and the gradient of these weights reads it.
+what the forward multiplies by weights: it is stored for that anyway, and the gradient of these weights reads it. What
+an output shows in another shape is saved as that output.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from rag_kernels.eval.build.step_form import pulled_arguments
-from rag_kernels.eval.records import Argument, FunctionalProblem, Node, TensorArgument
+from rag_kernels.eval.records import Argument, FunctionalProblem, Node, Ref, TensorArgument
 from rag_kernels.eval.traits.aten import base_name, operator
 from rag_kernels.offline.graph.rewrites import live
 from rag_kernels.offline.graph.subgraph_match import refs_of, specs_of
 
 NOTHING, DEAR, EVERYTHING = 0, 1, 2  # what is saved
+RESHAPE = "aten.reshape.default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,26 @@ def halves(fp: FunctionalProblem, saving: int) -> Halves:
             return False
         return not _is_view(node) if saving == EVERYTHING else name in factors or _is_dear(node, by_name, fp)
 
-    saved, again = _saved(gradients, by_name, is_saved)
+    found, again = _saved(gradients, by_name, is_saved)
+    shown = {name: output for output in outputs for name in _below(output, by_name)}
+    views = {name: shown[name] for name in found if name in shown and specs[name].dtype == specs[shown[name]].dtype}
+    saved = tuple(dict.fromkeys(views.get(name, name) for name in found))
     kept = tuple(TensorArgument(name, "input", specs[name], "") for name in saved)
     told = tuple(size for size in fp.made if size.argument not in {a.name for a in grads})
     forward = live(replace(fp, arguments=arguments, results=(*outputs, *saved), step=None, made=told), fp.nodes)
-    rest = tuple(node for node in fp.nodes if node.name in again)
+    laid = [replace(by_name[n], op=RESHAPE, args=(Ref(of), specs[n].shape), kwargs=()) for n, of in views.items()]
+    rest = (*laid, *(node for node in fp.nodes if node.name in again and node.name not in saved))
     backward = replace(fp, arguments=(*grads, *kept, *arguments), nodes=rest, results=gradients, step=None)
     return Halves(forward, backward, tuple(a.name for a in grads), saved, arguments)
+
+
+def _below(name: str, by_name: dict[str, Node]) -> list[str]:
+    """Return the names of what a name is the same elements of, in the same order."""
+    found = list[str]()
+    while (node := by_name.get(name)) and operator(base_name(node.op)).reshape and (read := refs_of(node)):
+        name = read[0]
+        found.append(name)
+    return [name for name in found if name in by_name]
 
 
 def _saved(
