@@ -247,6 +247,7 @@ def test_a_mask_of_more_than_places_still_leaves_tiles_out_and_looks_up_once_for
     score = plan.candidate.source.partition("const auto of_score")[2].partition("};")[0]
     ends = plan.candidate.source.partition("const auto of_first")[2].partition("const auto of_score")[0]
     assert score.count("!=") == 1 and ends.count("r0 +") == 1 and ends.count("r0 -") == 1, (ends, score)
+    assert "* float(int(k0) - int(r0))" in score, score
 
 
 @pytest.mark.parametrize("cuda", [False, True])

@@ -189,7 +189,7 @@ class AttentionNest(TileNest):
         ]
         accesses = {v: access_of(v.stored, v.index, self.names) for v in loads}
         nest = Nest(self.region, "point", loops, [], None, self.names, accesses, {})
-        return Printer(nest, pointers, storage, form)
+        return Printer(nest, pointers, storage, form, near_places=form is not Form.C)
 
     def checks(self) -> list[str]:
         """Return what must hold at a call, as C."""

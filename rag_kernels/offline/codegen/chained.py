@@ -94,7 +94,7 @@ class ChainNest(TileNest):
         loads = [v for v in ir.walk(*self.expressions) if isinstance(v, ir.Load) and v not in products]
         accesses = {v: access_of(v.stored, v.index, self.names) for v in loads}
         nest = Nest(self.region, "point", loops, [], None, self.names, accesses, {})
-        return Printer(nest, pointers, storage, form)
+        return Printer(nest, pointers, storage, form, near_places=form is not Form.C)
 
     @property
     def products(self) -> list[ir.Load]:

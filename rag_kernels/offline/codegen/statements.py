@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from rag_kernels.offline.codegen.c_types import CTYPES, narrowed, widened
 from rag_kernels.offline.codegen.loop_nest import Access, Nest
 from rag_kernels.offline.codegen.loop_nest import text_of as polynomial
-from rag_kernels.offline.codegen.operator_texts import CUDA_BY_NUMBER, UNARY, Form, Text, text_of
+from rag_kernels.offline.codegen.operator_texts import CUDA_BY_NUMBER, NAME, UNARY, Form, Text, text_of
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import is_float
 from rag_kernels.offline.ir.operators import Operator, Types
-from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.ir.patterns import operands, strip
 
 
 @dataclass(slots=True)
@@ -86,6 +86,13 @@ def is_by_number(value: ir.Op, form: Form) -> bool:
     return bool(number.name) or (form is Form.CUDA_NEAR and math.isfinite(number.number) and number.number != 0)
 
 
+def distance_as_float(value: ir.Op) -> tuple[ir.Value, ...] | None:
+    """Return the two places whose distance a value is as a float, or None."""
+    of = operands(value, Operator.CAST) if value.dtype == "float32" else None
+    places = [strip(place) for place in operands(strip(of[0]), Operator.SUB) or ()] if of else []
+    return tuple(places) if places and all(isinstance(p, ir.Index) and p.limit is None for p in places) else None
+
+
 @dataclass(slots=True)
 class Printer:
     """Prints the values of one region as statements."""
@@ -95,6 +102,7 @@ class Printer:
     storage: dict[str, str]  # buffer -> dtype of its elements in memory
     form: Form = Form.C
     unsigned: str = "uint64_t"  # C type in which a guard compares places
+    near_places: bool = False  # whether the distance of two places has 32 bits, from which floats are made faster
     count: int = 0
     _uses: dict[ir.Value, int] = field(default_factory=dict)
 
@@ -143,6 +151,8 @@ class Printer:
 
     def expression(self, value: ir.Op, scope: Scope) -> tuple[str, int]:
         """Return an operator over its operands as C, and how tightly that binds."""
+        if self.near_places and (places := distance_as_float(value)):
+            return f"float({' - '.join(f'int{self.emit(place, scope)}' for place in places)})", NAME
         text = text_of(value.operator, value.dtype, value.args[0].dtype, self.form)
         if self.form is not Form.C and value.dtype == "float32" and is_by_number(value, self.form):
             text = CUDA_BY_NUMBER
