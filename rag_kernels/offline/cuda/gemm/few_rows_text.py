@@ -101,6 +101,7 @@ const auto fetch = [&](int step) {
 };
 const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
 float sums[ROWS / 16][COLUMNS / 8][4] = {};
+BRING
 for (int s = 0; s < STAGES - 1; ++s) {
   if (first + s < last) fetch(first + s);
   close_copies();
@@ -110,6 +111,7 @@ for (int step = first; step < last; ++step) {
   __syncthreads();
   if (step + STAGES - 1 < last) fetch(step + STAGES - 1);
   close_copies();
+BROUGHT
   const char* const here = ring + (step - first) % STAGES * STAGE;
   const int term = (warp * 4 + q) * EACH;  // of the piece: the thread's first
   uint4 rows_of[ROWS / 8][EACH / 8];  // its terms of rows g, g + 8, ...
