@@ -247,6 +247,13 @@ def test_what_sanitizers_alone_show(sanitizing: LocalJudge, softmax: FunctionalP
     assert "rejected:sanitizer" in codes(found), found
 
 
+def test_sanitizers_see_rows_of_special_kinds(sanitizing: LocalJudge, softmax: FunctionalProblem) -> None:
+    """On ordinary ones no maximum is as great, and nothing is written past the end."""
+    past = "if (m > 50) { float p8[8]; volatile int at = 8; p8[at] = 1; (void)p8; }"
+    found = verdict(sanitizing, softmax, altered(middle=past))
+    assert "rejected:sanitizer" in codes(found) and "special kinds" in str(found), found
+
+
 def test_what_differs_from_call_to_call_is_told(repeating: LocalJudge, softmax: FunctionalProblem) -> None:
     found = verdict(repeating, softmax, altered("static int k; ++k;", after="out.data[5] *= 1 + k % 2 * 1e-7f;"))
     assert "label:nondeterministic" in codes(found), found

@@ -194,7 +194,7 @@ def test_what_the_judge_keeps_is_no_leak_and_two_callers_do_not_wait_for_minutes
         monkeypatch.setattr(session, "limits", replace(session.limits, call_s=0.3))
         began = time.monotonic()
         assert "did not finish" in together(
-            Checks(subject, place, Findings(), frozenset()), place, subject.bind(session), 1e-3
+            Checks(subject, place, Findings(), frozenset()), [place, subject.bind(session)], 1e-3
         )
         assert time.monotonic() - began < 10
 
@@ -308,3 +308,40 @@ def test_a_process_ends_after_one_call_and_after_many(judge: LocalJudge) -> None
             ends_well(Checks(subject, place, found := Findings(), frozenset()), other)
             told.append(found.labels)
     assert told == [[ENDS_BADLY], [ENDS_BADLY], []]
+
+
+WIDE = """
+#include "rag_kernel.h"
+#include <cmath>
+#include <vector>
+static std::vector<float> room;
+thread_local static float* own;
+void f(rk::Tensor<const float> x, int64_t, rk::Tensor<float> out) {
+  const int64_t n = x.size(1);
+  if (KEEPS && !own) own = new float[4096]();
+  for (int64_t r = 0; r < x.size(0); ++r) {
+    const float* p = x.data + r * n;
+    float m = p[0], s = 0;
+    for (int64_t i = 1; i < n; ++i) m = p[i] > m ? p[i] : m;
+    std::vector<float> local(n);
+    if (SHARES && m > 50) room.resize(n);
+    float* at = SHARES && m > 50 ? room.data() : local.data();
+    for (int64_t i = 0; i < n; ++i) s += at[i] = std::exp(p[i] - m);
+    for (int64_t i = 0; i < n; ++i) out.data[r * n + i] = at[i] / s;
+  }
+}
+RK_EXPORT(forward, f)
+"""
+
+
+def test_what_threads_share_and_keep_on_rows_of_special_kinds(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    told = []
+    for shares, keeps in (("true", "false"), ("false", "true"), ("false", "false")):
+        source = WIDE.replace("SHARES", shares).replace("KEEPS", keeps)
+        with loaded(judge, softmax, source) as (session, subject):
+            places = [subject.bind(session, step=64) for _ in range(4)]
+            checks = Checks(subject, places[0], found := Findings(), frozenset())
+            wrong = together(checks, places, 1e-4)
+            keeps_nothing(checks, places[1], None)
+            told.append((bool(wrong), found.labels))
+    assert told == [(True, []), (False, ["leaks memory"]), (False, [])]

@@ -192,7 +192,7 @@ TO_CANDIDATE: tuple[CandidateRequest, ...] = (
     CallOnForms(0, ((4, 0),), ((4,),)),
     CallWithin(0, "flushing"),
     CallOn(0, 2, 1.0),
-    CallTogether(0, 0, 2),
+    CallTogether((0, 0), 2),
     CallFirst(0, 0),
     CallByThreads(0, 500, 0.3),
     CallOnFirst(0, (0, 2), (0,), (64, 7, 31), 0.3),

@@ -219,10 +219,9 @@ class CallOn:
 
 @dataclass(frozen=True, slots=True)
 class CallTogether:
-    """CPU kernels: call it at two places from two threads, so often each, until outputs differ: `Called`."""
+    """CPU kernels: call it at places from a thread each, so often each, until outputs differ: `Called`."""
 
-    first: int
-    second: int
+    places: tuple[int, ...]
     times: int
 
 
@@ -258,11 +257,15 @@ class CallOnFirst:
 
 @dataclass(frozen=True, slots=True)
 class CallOnForms:
-    """CPU kernels: call it once on tensors of zeros of these shapes, in which few elements are, or none: `Done`."""
+    """CPU kernels: call it once on tensors of zeros of these shapes, in which few elements are, or none: `Done`. Or so
+    often, and at most so long, as far as it refuses them: `Called`.
+    """
 
     at: int
     arguments: tuple[tuple[int, ...], ...]
     results: tuple[tuple[int, ...], ...]
+    refused: int = 0
+    limit_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

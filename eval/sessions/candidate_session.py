@@ -460,10 +460,10 @@ class LoadedCandidate(CandidateWorker):
         """Call it so often on what is there, by one thread, or until the outputs are others."""
         return self.ask(CallOn(place.number, times, limit_s), Called, deadline_s=limit_s + place.session.call_limit_s)
 
-    def call_together(self, first: BoundBuffers, second: BoundBuffers, times: int, limit_s: float) -> Called:
-        """Call it at two places from two threads, which may wait for each other for ever."""
-        limit_s += 2 * first.session.call_limit_s
-        return self.ask(CallTogether(first.number, second.number, times), Called, deadline_s=limit_s)
+    def call_together(self, places: Sequence[BoundBuffers], times: int, limit_s: float) -> Called:
+        """Call it at places from a thread each, which may wait for each other for ever."""
+        limit_s += len(places) * places[0].session.call_limit_s
+        return self.ask(CallTogether(tuple(p.number for p in places), times), Called, deadline_s=limit_s)
 
     def call_first(self, first: BoundBuffers, second: BoundBuffers, limit_s: float) -> None:
         """Make its first call at two places at once, from two threads, which may wait for each other for ever."""
@@ -489,6 +489,11 @@ class LoadedCandidate(CandidateWorker):
     def call_on_forms(self, place: BoundBuffers, arguments: Shapes, results: Shapes, limit_s: float) -> None:
         """Call it on tensors of zeros of these shapes, in which few elements are, or none."""
         self.ask(CallOnForms(place.number, arguments, results), Done, deadline_s=limit_s)
+
+    def call_refused(self, place: BoundBuffers, arguments: Shapes, results: Shapes, times: int, limit_s: float) -> int:
+        """Call it so often on tensors of zeros of these shapes, which it refuses; return how often that was."""
+        request = CallOnForms(place.number, arguments, results, times, limit_s)
+        return self.ask(request, Called, deadline_s=limit_s + 2 * place.session.call_limit_s).times
 
     def recorded(self, place: BoundBuffers) -> tuple[bytes, str]:
         """Return the calls of a composed source's kernels in one call, for a checked program, or why there are none."""

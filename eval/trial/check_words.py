@@ -105,7 +105,10 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"nothing beside the calls", "Computes in its calls alone: neither before they begin nor after they end."),
     (r"nothing left behind", "Threads compute afterwards as before, and settings of OpenMP are as they were."),
     (r"by its own code", "Computes where no code of a numerical library can be run."),
-    (r"two callers at once", "Right where two threads call it at the same time."),
+    (
+        r"two callers at once|\d+ callers at once",
+        "Right where so many threads call it at the same time, on unusual rows, too.",
+    ),
     (
         r"(rows|columns) in another order",
         "Right where the same lines come again in another order: nothing is kept by a sum of them.",
@@ -134,7 +137,7 @@ REMARKS: tuple[tuple[str, str], ...] = (
     (r"unchecked: .*", "This could not be tried, so the result is trusted less: confirmed in part at most."),
     (r"contiguous-only", "Needs inputs that lie in memory in the usual order."),
     (r"aligned-only", "Needs tensors that begin where PyTorch allocates them: a view may begin elsewhere."),
-    (r"one caller at a time", "Wrong where two threads call it at once: it keeps something between its steps."),
+    (r"one caller at a time", "Wrong where several threads call it at once: it keeps something between its steps."),
     (
         r"leaks memory",
         "Each call keeps some memory, or each thread or size: a program that calls it for long would run out of it.",

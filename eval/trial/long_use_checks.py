@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, cycle, islice, pairwise
 
-from rag_kernels.eval.buffers.call_content import plain
+from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.messages.to_both import Shared, TellShared
 from rag_kernels.eval.process.process_tree import Resident
@@ -42,7 +42,9 @@ LEAK_PARTS, LEAK_READS = 3, 6
 FEW_CALLERS, MANY_CALLERS, LEAST_LINES, MOST_LINES, KEEPS_S = 24, 500, 8, 32, 0.3
 TURNS, TURNS_BYTES = 400, 1 << 17  # from all lines to one or back in a part of such calls, and what they may keep
 RUSH_S, RUSHES = 0.25, (2, 4)  # of calls by so many times the threads
-TOGETHER = 48  # calls of each of two callers, in MANY_S at most if each were alone
+# Calls of each of several callers, in so long at most if each were alone: on contents one of which is unusual, and on
+# unusual ones alone. How many callers there are beside two: at the own sizes up to so many bytes, else at the least.
+TOGETHER, UNUSUAL_S, CALLERS, CALLERS_BYTES = 48, 1.0, 8, 8 << 20
 ENDING_CALLS = 20  # by each of two threads, before a process ends another time
 LOCKED_S = 40.0  # after which, and two calls, they wait for each other
 AFTER_REFUSED = "after a call that it refused"
@@ -50,6 +52,7 @@ FILLED = "memory that others used"
 SMALL_STACK = "a small stack"
 # Sizes that a kernel may refuse, while another one is zero or one: as far as so many bytes have room, three at most.
 FAR, LEAST_FAR, MOST_FAR, FAR_BYTES, FAR_S = 1 << 24, 16, 3, 32 << 20, 1.0
+REFUSED, REFUSED_S = 2000, 0.1  # calls of a form that it refuses, in a part of them
 
 
 def kept_bytes(held: Sequence[tuple[int, Resident | None]], least: int = LEAK_BYTES) -> int:
@@ -193,7 +196,7 @@ def _ends_after(checks: Checks, opened: Callable[[], LoadedCandidate], calls: in
             other.prepare(place, session.random_recipe())
         other.call(first)
         if calls > 1:
-            other.call_together(first, second, calls, LOCKED_S)
+            other.call_together((first, second), calls, LOCKED_S)
         return other.end()
 
 
@@ -227,9 +230,20 @@ def after_refused_far(checks: Checks, place: BoundBuffers) -> bool:
                 raise
             if not stopped.alive:
                 return False
+            refused_often(checks, partial(subject.call_refused, place, arguments, results, REFUSED, REFUSED_S))
             checks.on_both(place, place.session.random_recipe(), AFTER_REFUSED)
             checks.found.checks.append(AFTER_REFUSED)
     return True
+
+
+def refused_often(checks: Checks, call: Callable[[], int]) -> None:
+    """Have it refuse many calls; label it where each keeps memory. Who does not come back from one ends the trial."""
+    held: list[tuple[int, Resident | None]] = []
+    while len(held) < LEAK_PARTS or (kept_bytes(held, TURNS_BYTES) and len(held) < LEAK_READS):
+        made = call()
+        held.append((made + (held[-1][0] if held else 0), checks.subject.worker.resident()))
+    if LEAKS not in checks.found.labels:
+        _note_leak(checks, held, TURNS_BYTES, "that it refuses ")
 
 
 def most_distinct(problems: Sequence[FunctionalProblem]) -> FunctionalProblem:
@@ -311,21 +325,24 @@ def many_at_once(checks: Checks, place: BoundBuffers) -> None:
     checks.subject.use_threads(threads())
 
 
-def _note_leak(checks: Checks, held: Sequence[tuple[int, Resident | None]]) -> None:
+def _note_leak(
+    checks: Checks, held: Sequence[tuple[int, Resident | None]], least: int = LEAK_BYTES, which: str = ""
+) -> None:
     """Label a kernel each of whose calls keeps memory."""
-    if grown := kept_bytes(held):
+    if grown := kept_bytes(held, least):
         calls = held[-1][0] - held[0][0]
         checks.found.label(LEAKS)
-        checks.found.notes.append(f"{calls} calls keep {grown / 2**20:.1f} MiB, {grown // calls} bytes each")
+        checks.found.notes.append(f"{calls} calls {which}keep {grown / 2**20:.1f} MiB, {grown // calls} bytes each")
 
 
 def keeps_nothing(checks: Checks, place: BoundBuffers, sized: BoundBuffers | None) -> None:
-    """Label a kernel that keeps memory for each thread that has called it, or for each number of lines that it was
-    called on where there is room for many (`sized`). It may keep what its largest call needs.
+    """Label a kernel that keeps memory for each thread that has called it, at small sizes and, on unusual content, at
+    the problem's own, or for each number of lines that it was called on where there is room for many (`sized`). It may
+    keep what its largest call needs.
     """
 
-    def by_threads(times: int) -> int:
-        return checks.subject.call_by_threads(sized or place, times, KEEPS_S).times
+    def by_threads(times: int, where: BoundBuffers = place) -> int:
+        return checks.subject.call_by_threads(where, times, KEEPS_S).times
 
     def on_first(where: BoundBuffers, counts: Iterator[int], times: int) -> int:
         return checks.subject.call_on_first(where, list(islice(counts, times)), KEEPS_S).times
@@ -335,6 +352,10 @@ def keeps_nothing(checks: Checks, place: BoundBuffers, sized: BoundBuffers | Non
     for times in FEW_CALLERS, MANY_CALLERS:
         if _keeps_for_each(checks, "thread that calls it", partial(by_threads, times)):
             return
+    own = checks.place
+    checks.subject.prepare(own, own.session.specials.mixed or own.session.random_recipe())
+    if _keeps_for_each(checks, "thread that calls it on rows of all kinds", partial(by_threads, MANY_CALLERS, own)):
+        return
     lines = next(iter(sized.session.fp.outputs[0].shape), 0) if sized else 0
     if sized and (each := min(MOST_LINES, lines // LEAK_READS)) >= LEAST_LINES:
         counts = chain([lines], sized.session.rng.sample(range(1, lines), lines - 1))
@@ -366,25 +387,38 @@ def _keeps_for_each(checks: Checks, what: str, call: Callable[[], int], least: i
     return bool(grown)
 
 
-def together(checks: Checks, first: BoundBuffers, second: BoundBuffers, call_s: float) -> str:
-    """Return what goes wrong where two threads call it at once, or nothing; a call takes so long."""
-    times = max(2, min(TOGETHER, int(MANY_S / max(call_s, 1e-9))))
-    places = first, second
-    mixed = first.session.specials.mixed, second.session.specials.second_mixed or second.session.specials.mixed
-    recipes = [recipe or place.session.random_recipe() for place, recipe in zip(places, mixed, strict=True)]
-    for place, recipe in zip(places, recipes, strict=True):
-        place.session.require_answer(recipe)
-        checks.subject.prepare(place, recipe)
+def together(checks: Checks, places: Sequence[BoundBuffers], call_s: float) -> str:
+    """Return what goes wrong where a thread for each place calls it at once, or nothing; a call takes so long.
+
+    On ordinary contents beside unusual ones, then on unusual ones alone: some kernels take another path there, in which
+    only calls of the same path meet.
+    """
+    pair_s = max(call_s, 1e-9) * len(places) / 2
+    usual, unusual = (max(2, min(TOGETHER, int(limit_s / pair_s))) for limit_s in (MANY_S, UNUSUAL_S))
+    what = "two callers at once" if len(places) == 2 else f"{len(places)} callers at once"
+    mixed = [recipe for p in places if (recipe := p.session.specials.mixed) is not None]
+    recipes = [p.session.random_recipe() for p in places]
+    passes = [(usual, [*recipes[:-1], mixed[-1] if len(mixed) == len(places) else recipes[-1]])]
+    if len(mixed) == len(places):
+        passes.append((unusual, [places[0].session.specials.second_mixed or mixed[0], *mixed[1:]]))
     try:
-        for _ in range(TRIES):
-            called = checks.subject.call_together(first, second, times, LOCKED_S)
-            for place, recipe in zip(places, recipes, strict=True):
-                checks.compare(place, checks.subject.outputs(place), recipe, "two callers at once")
-            if not called.differs:
-                break
+        for times, contents in passes:
+            _at_once(checks, places, contents, times, what)
     except Stopped as stopped:
         if isinstance(stopped.verdict, Rejected):
             raise
         return str(getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", ""))
-    checks.found.checks.append("two callers at once")
+    checks.found.checks.append(what)
     return ""
+
+
+def _at_once(checks: Checks, places: Sequence[BoundBuffers], recipes: Sequence[Recipe], times: int, what: str) -> None:
+    for place, recipe in zip(places, recipes, strict=True):
+        place.session.require_answer(recipe)
+        checks.subject.prepare(place, recipe)
+    for _ in range(TRIES):
+        called = checks.subject.call_together(places, times, LOCKED_S)
+        for place, recipe in zip(places, recipes, strict=True):
+            checks.compare(place, checks.subject.outputs(place), recipe, what)
+        if not called.differs:
+            break

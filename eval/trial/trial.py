@@ -7,7 +7,7 @@ request with new content.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -42,6 +42,8 @@ from rag_kernels.eval.traits.named_numbers import NamedNumbers
 from rag_kernels.eval.trial.activity_checks import done_means_done, nothing_came_later, waits_for_its_inputs
 from rag_kernels.eval.trial.checks import FINITE_ONLY, Checks, Findings
 from rag_kernels.eval.trial.long_use_checks import (
+    CALLERS,
+    CALLERS_BYTES,
     COMPOSED_S,
     after_refused,
     after_refused_far,
@@ -325,7 +327,7 @@ class Trial:
                 many_calls(Checks(other, place, self.found, self.without), place, COMPOSED_S)
                 first, second = (other.bind(self.session, step=ALLOCATED_BYTES) for _ in range(2))
                 checks = Checks(other, first, self.found, self.without)
-                if self._by_two_callers(checks, second):
+                if self._by_several_callers(checks, [first, second]):
                     ends_well(checks, self._open)
             return
         with self._open() as other:
@@ -349,12 +351,19 @@ class Trial:
                 place = self.others.place_for_many(other)
                 many_calls(Checks(other, place, self.found, self.without), place)
                 many_at_once(Checks(other, place, self.found, self.without), place)
-                smaller = [place] * (place.session is not self.session)
-                for beside in (second, *smaller):  # of the same sizes, and of the least
-                    if not self._by_two_callers(Checks(other, first, self.found, self.without), beside):
+                least = place.session
+                of_many = self.session if self.session.content_bytes <= CALLERS_BYTES else least
+                smaller = [place] * (least is not self.session)
+                callers = (
+                    [first, second],
+                    *([first, p] for p in smaller),
+                    [other.bind(of_many, step=ALLOCATED_BYTES) for _ in range(CALLERS)],
+                )
+                for places in callers:  # of the same sizes, beside one of the least, and many of these
+                    if not self._by_several_callers(Checks(other, first, self.found, self.without), places):
                         return
                 sized = None if self.others.fails_somewhere else self.others.small_place(other, first)
-                keeps_nothing(Checks(other, place, self.found, self.without), place, sized)
+                keeps_nothing(Checks(other, first, self.found, self.without), place, sized)
                 checks = Checks(other, first, self.found, self.without)
                 alive = on_small_stack(checks, first)
                 if alive and "squares and tiles" not in self.without:
@@ -363,15 +372,15 @@ class Trial:
                     ends_well(checks, self._open)
                 return
 
-    def _by_two_callers(self, checks: Checks, beside: BoundBuffers) -> bool:
-        """Return whether it is right where two threads call it at once; label it where it is not."""
-        return not self._fails_at_once(together(checks, checks.place, beside, self.call_s))
+    def _by_several_callers(self, checks: Checks, places: Sequence[BoundBuffers]) -> bool:
+        """Return whether it is right where a thread for each place calls it at once; label it where it is not."""
+        return not self._fails_at_once(together(checks, places, self.call_s))
 
     def _fails_at_once(self, why: str) -> bool:
-        """Label a candidate that fails where two threads call it at once; return whether it does."""
+        """Label a candidate that fails where several threads call it at once; return whether it does."""
         if why:
             self.found.label(ONE_CALLER)
-            self.found.notes.append(f"wrong where two threads call it at once: {why}"[:300])
+            self.found.notes.append(f"wrong where several threads call it at once: {why}"[:300])
         return bool(why)
 
     def _on_older_processors(self) -> None:

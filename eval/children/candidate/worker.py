@@ -211,16 +211,18 @@ class Loaded:
                 self.threads(count, levels)
             case CallOn(at, times, limit_s):
                 reply = self.call_on(at, times, limit_s)
-            case CallTogether(first, second, times):
-                reply = self.call_together(first, second, times)
+            case CallTogether(places, times):
+                reply = self.call_together(places, times)
             case CallFirst(first, second):
                 self.call_first(first, second)
             case CallByThreads(at, times, limit_s):
                 reply = self.call_by_threads(at, times, limit_s)
             case CallOnFirst():
                 reply = self.call_on_first(request)
+            case CallOnForms(refused=0):
+                self.on_forms(request)()
             case CallOnForms():
-                self.call_on_forms(request)
+                reply = self.call_refused(request)
             case Mute(instead):
                 self.mute(instead)
             case CallHalves(at):
@@ -388,15 +390,15 @@ class Loaded:
                 return Called(made + 1, True)
         return Called(times, False)
 
-    def call_together(self, first: int, second: int, times: int) -> Called:
-        """Call it from two threads at once, as a program does that serves several requests.
+    def call_together(self, places: Sequence[int], times: int) -> Called:
+        """Call it from a thread for each place at once, as a program does that serves several requests.
 
         So often each, and until they have been at it together for some time.
         """
-        for at in (first, second):
+        for at in places:
             self.runs[at]()
-        same = {at: _as_now(partial(self._results, at)) for at in (first, second)}
-        begin, count = Barrier(2), torch.get_num_threads()
+        same = {at: _as_now(partial(self._results, at)) for at in places}
+        begin, count = Barrier(len(places)), torch.get_num_threads()
 
         def some(at: int) -> tuple[int, bool]:
             begin.wait()
@@ -408,10 +410,10 @@ class Loaded:
                     return made, True
             return made, False
 
-        with ThreadPoolExecutor(1, initializer=partial(use_team, count)) as other:
-            there = other.submit(some, second)
-            made, differs = some(first)
-        return Called(made, differs or there.result()[1])
+        with ThreadPoolExecutor(len(places) - 1, initializer=partial(use_team, count)) as others:
+            there = [others.submit(some, at) for at in places[1:]]
+            made, differs = some(places[0])
+        return Called(made, any([differs, *(one.result()[1] for one in there)]))
 
     def call_first(self, first: int, second: int) -> None:
         """Call it once at each of two places, from two threads that begin at once, where memory is filled."""
@@ -461,9 +463,21 @@ class Loaded:
             self.code.bind(FirstLines(bound, asked, count), self.bindings[asked.at])()
         return Called(len(asked.counts), False)
 
-    def call_on_forms(self, asked: CallOnForms) -> None:
-        """Call it once on tensors of zeros of other shapes."""
-        self.code.bind(OfForms(self.bound[asked.at], asked), self.bindings[asked.at])()
+    def on_forms(self, asked: CallOnForms) -> Callable[[], None]:
+        """Return a call of it on tensors of zeros of other shapes."""
+        return self.code.bind(OfForms(self.bound[asked.at], asked), self.bindings[asked.at])
+
+    def call_refused(self, asked: CallOnForms) -> Called:
+        """Call it many times on what it refuses, until it takes one."""
+        call, end_s = self.on_forms(asked), time.monotonic() + asked.limit_s
+        for made in range(asked.refused):
+            try:
+                call()
+            except Exception:
+                if time.monotonic() < end_s:
+                    continue
+            return Called(made + 1, False)
+        return Called(asked.refused, False)
 
     def mute(self, instead: Instead) -> None:
         """Let the own kernels of a composed source do nothing, or copy, to see whether the result needs them."""
