@@ -24,7 +24,7 @@ from support.tensor_core_drafts import RATIO, TAIL, drafted, for_hopper, ratio, 
 
 from rag_kernels.offline.compose import first_plans, write
 from rag_kernels.offline.cuda.function import CudaParameters
-from rag_kernels.offline.cuda.gemm.wgmma_shape import Product, Shape, best_shape, parts_of
+from rag_kernels.offline.cuda.gemm.hopper.shape import Product, Shape, best_shape, parts_of
 from rag_kernels.offline.tuning import neighbours, parameters_in
 
 # Layouts of both factors, batches, split depths, edges, tails; parameters that choose tiles, clusters and turns.

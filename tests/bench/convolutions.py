@@ -35,7 +35,7 @@ from rag_kernels.eval.records import FunctionalProblem, Problem, TensorArgument
 from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cuda.function import CudaParameters
-from rag_kernels.offline.cuda.gemm.wgmma_shape import Product, best_shape
+from rag_kernels.offline.cuda.gemm.hopper.shape import Product, best_shape
 
 MODEL = """import torch
 import torch.nn as nn

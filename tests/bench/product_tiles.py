@@ -6,7 +6,7 @@
 The race needs a GPU: each size by each tile, blocks of a cluster, groups that take turns or share tiles, and parts of a
 depth (those that should take at most 1.4 times as long as the best by the model of now), timed in turns with
 eager PyTorch as `sixteen_bit_products.py` does. A text serves all sizes of a kind; into how many parts it cuts a depth
-it is told by the environment here. `--fit` needs no GPU: it prints the coefficients of `wgmma_shape.py` that the rows
+it is told by the environment here. `--fit` needs no GPU: it prints the coefficients of `hopper/shape.py` that the rows
 give, and how the choice by them stands beside the best way of each size and beside eager.
 """
 
@@ -32,8 +32,7 @@ import tvm_ffi
 from sixteen_bit_products import STORED, arguments_of, inputs_of, planned, product_of, race
 
 from rag_kernels.eval.build.compile import Built, build, toolchain
-from rag_kernels.offline.cuda.gemm.wgmma import WgmmaKernel
-from rag_kernels.offline.cuda.gemm.wgmma_shape import (
+from rag_kernels.offline.cuda.gemm.hopper.shape import (
     COSTS,
     HALF_OF_WAVE,
     SHAPES,
@@ -44,6 +43,7 @@ from rag_kernels.offline.cuda.gemm.wgmma_shape import (
     time_of,
     waves_of,
 )
+from rag_kernels.offline.cuda.gemm.hopper.wgmma import WgmmaKernel
 
 W, Y, GELU = "x @ w.T", "x @ y", "bias, GELU"
 # What a product is of -> its sizes. Rows are waves of every kind, few tiles, short and long depths.
@@ -337,7 +337,7 @@ def main() -> None:
         if asked.check:
             report(rows, COSTS)
             if settled(Rows(rows), COSTS, MOVES[-1:]) != COSTS:
-                raise SystemExit("The rows give other coefficients than wgmma_shape.COSTS has: fit them.")
+                raise SystemExit("The rows give other coefficients than hopper/shape.COSTS has: fit them.")
         else:
             report(rows, fit(Rows(rows)))
 

@@ -32,7 +32,7 @@ from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.gemm.few_rows import columns_for
-from rag_kernels.offline.cuda.gemm.wgmma_shape import Product, Shape, best_shape
+from rag_kernels.offline.cuda.gemm.hopper.shape import Product, Shape, best_shape
 
 # name -> (init, arguments with their shapes, body); m rows, n columns, depth k
 FORMS: dict[str, tuple[str, dict[str, str], str]] = {

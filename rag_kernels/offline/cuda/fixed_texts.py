@@ -7,15 +7,9 @@ stands before them, with no piece that nobody uses.
 
 from __future__ import annotations
 
-from rag_kernels.offline.cuda.gemm import (
-    few_rows_text,
-    patch_text,
-    pixels_text,
-    tensor_core_text,
-    text,
-    wgmma_host_text,
-    window_text,
-)
+from rag_kernels.offline.cuda.gemm import few_rows_text, tensor_core_text, text
+from rag_kernels.offline.cuda.gemm.convolutions import patch_text, pixels_text, window_text
+from rag_kernels.offline.cuda.gemm.hopper import host_text as wgmma_host_text
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.places.segments import HEAD as SEGMENTS
 from rag_kernels.offline.cuda.region import CudaParameters

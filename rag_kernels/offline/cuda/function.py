@@ -20,7 +20,7 @@ from rag_kernels.offline.cuda.elements.choice import VectorizedRegion, wide_regi
 from rag_kernels.offline.cuda.elements.joined_points import JoinedPoints, together
 from rag_kernels.offline.cuda.elements.multi_block_rows import multi_block_region
 from rag_kernels.offline.cuda.fixed_texts import fixed_text
-from rag_kernels.offline.cuda.gemm.joined_pixels import PixelsJoined, pixels_joined
+from rag_kernels.offline.cuda.gemm.convolutions.joined_pixels import PixelsJoined, pixels_joined
 from rag_kernels.offline.cuda.gemm.products import Product, product_of
 from rag_kernels.offline.cuda.kernel_text import KernelText
 from rag_kernels.offline.cuda.needs import Needs

@@ -21,8 +21,8 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm.few_rows_text import BEGIN, LOOP, TOGETHER
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
+from rag_kernels.offline.cuda.gemm.hopper.tma_matrix import Matrix, matrix_of, matrix_read, start_of_matrix
 from rag_kernels.offline.cuda.gemm.tensor_core import numbers_of
-from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix, matrix_of, matrix_read, start_of_matrix
 from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir

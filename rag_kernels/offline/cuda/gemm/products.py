@@ -14,16 +14,16 @@ from rag_kernels.offline.codegen.contraction import Contraction, find_contractio
 from rag_kernels.offline.codegen.kernel_function import Function
 from rag_kernels.offline.codegen.loop_nest import store_access
 from rag_kernels.offline.codegen.statements import Printer
+from rag_kernels.offline.cuda.gemm.convolutions.joined_pixels import PixelsJoined
+from rag_kernels.offline.cuda.gemm.convolutions.pixel_sums import with_filters_joined, with_pixels_joined
+from rag_kernels.offline.cuda.gemm.convolutions.pixels import PixelKernel, convolution_kernel
+from rag_kernels.offline.cuda.gemm.convolutions.window import by_images
 from rag_kernels.offline.cuda.gemm.few_rows import few_rows_kernel
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
-from rag_kernels.offline.cuda.gemm.joined_pixels import PixelsJoined
-from rag_kernels.offline.cuda.gemm.pixel_sums import with_filters_joined, with_pixels_joined
-from rag_kernels.offline.cuda.gemm.pixels import PixelKernel, convolution_kernel
+from rag_kernels.offline.cuda.gemm.hopper.choice import wgmma_kernel
+from rag_kernels.offline.cuda.gemm.hopper.groups import GroupsKernel
+from rag_kernels.offline.cuda.gemm.hopper.wgmma import WgmmaKernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel, numbers_of, serves
-from rag_kernels.offline.cuda.gemm.wgmma import WgmmaKernel
-from rag_kernels.offline.cuda.gemm.wgmma_choice import wgmma_kernel
-from rag_kernels.offline.cuda.gemm.wgmma_groups import GroupsKernel
-from rag_kernels.offline.cuda.gemm.window import by_images
 from rag_kernels.offline.cuda.kernel_text import KernelText, arguments_of, constexprs
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.cuda.region import CudaRegion, Launch

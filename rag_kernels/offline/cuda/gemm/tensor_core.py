@@ -18,9 +18,9 @@ from rag_kernels.offline.codegen.contraction import Contraction, Side, guard_tex
 from rag_kernels.offline.codegen.loop_nest import Loop
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
-from rag_kernels.offline.cuda.gemm.address_table import ROOM, can_step, steps_before, steps_each
-from rag_kernels.offline.cuda.gemm.column_groups import of_columns
+from rag_kernels.offline.cuda.gemm.convolutions.address_table import ROOM, can_step, steps_before, steps_each
 from rag_kernels.offline.cuda.gemm.gemm import Kernel, Tile
+from rag_kernels.offline.cuda.gemm.hopper.column_groups import of_columns
 from rag_kernels.offline.cuda.gemm.tensor_core_text import BEGIN, EPILOGUE, LOOP, THREE
 from rag_kernels.offline.cuda.kernel_text import PARTS, KernelText, Parameter
 from rag_kernels.offline.cuda.needs import Needs

@@ -2,9 +2,9 @@
 
 Comes in: the steps of `lowering/lower.py`. Goes out: the same steps, in which such a reduction is marked, so that the
 planner stores it alone, behind the convolution. A backend whose kernel has a piece of an image at hand joins the two
-(`cuda/gemm/joined_pixels.py`) and stores no pixel. Reductions stay where anything else reads the convolution, where
-there are so few that each is taken in parts, and where each pixel takes a costly function (a GELU): the few warps that
-finish a tile take longer for these than all of a processor's, which read what was stored.
+(`cuda/gemm/convolutions/joined_pixels.py`) and stores no pixel. Reductions stay where anything else reads the
+convolution, where there are so few that each is taken in parts, and where each pixel takes a costly function (a GELU):
+the few warps that finish a tile take longer for these than all of a processor's, which read what was stored.
 """
 
 from __future__ import annotations

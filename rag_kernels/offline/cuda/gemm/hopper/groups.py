@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from rag_kernels.offline.codegen.loop_nest import Access
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
-from rag_kernels.offline.cuda.gemm.column_groups import of_columns
-from rag_kernels.offline.cuda.gemm.wgmma import STRIP, WgmmaKernel
-from rag_kernels.offline.cuda.gemm.wgmma_tail import vector_loads
+from rag_kernels.offline.cuda.gemm.hopper.column_groups import of_columns
+from rag_kernels.offline.cuda.gemm.hopper.tail import vector_loads
+from rag_kernels.offline.cuda.gemm.hopper.wgmma import STRIP, WgmmaKernel
 
 # Four lanes have a group of a row in registers, as wgmma leaves it: columns in pairs, eight apart. Lanes beyond the
 # last row or column repeat the last that there is. A warp that has not come together shuffles slowly.

@@ -15,8 +15,8 @@ from rag_kernels.offline.codegen.loop_nest import Access
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Scope
-from rag_kernels.offline.cuda.gemm import pixels_text
-from rag_kernels.offline.cuda.gemm.pixels import HIGH, PixelKernel
+from rag_kernels.offline.cuda.gemm.convolutions import pixels_text
+from rag_kernels.offline.cuda.gemm.convolutions.pixels import HIGH, PixelKernel
 from rag_kernels.offline.cuda.kernel_text import Parameter
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir.reductions import Kind

@@ -107,7 +107,7 @@ PHASE_OF_COLUMN
   };
 """
 
-# A warp's sixteen filters, of a row of the piece at a time, through its part of shared memory, as in `wgmma_text.py`.
+# A warp's sixteen filters, of a row of the piece at a time, through its part of shared memory, as in `hopper/text.py`.
 STRIPS = """\
 constexpr int DOWN = 16, ACROSS = 32, PITCH = SKEW;  // what a warp has at a time
 const auto exchanged = [](int row) { return row % 2 * 4; };

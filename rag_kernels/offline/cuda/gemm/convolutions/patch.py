@@ -17,11 +17,11 @@ from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.contraction import Phase
 from rag_kernels.offline.codegen.loop_nest import text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda.gemm import patch_text
-from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix
-from rag_kernels.offline.cuda.gemm.wgmma import STRIP
-from rag_kernels.offline.cuda.gemm.wgmma_shape import Shape
-from rag_kernels.offline.cuda.gemm.window import Axis, WindowKernel
+from rag_kernels.offline.cuda.gemm.convolutions import patch_text
+from rag_kernels.offline.cuda.gemm.convolutions.window import Axis, WindowKernel
+from rag_kernels.offline.cuda.gemm.hopper.shape import Shape
+from rag_kernels.offline.cuda.gemm.hopper.tma_matrix import Matrix
+from rag_kernels.offline.cuda.gemm.hopper.wgmma import STRIP
 from rag_kernels.offline.cuda.kernel_text import Parameter
 from rag_kernels.offline.cuda.needs import Needs
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rag_kernels.offline.codegen.contraction import Contraction
 from rag_kernels.offline.codegen.loop_nest import Poly, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda.gemm.tma_matrix import common_step
+from rag_kernels.offline.cuda.gemm.hopper.tma_matrix import common_step
 from rag_kernels.offline.ir import values as ir
 
 ROWS_OF_WARP = 16

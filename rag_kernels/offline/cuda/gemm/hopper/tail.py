@@ -12,8 +12,8 @@ from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.loop_nest import Access
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
-from rag_kernels.offline.cuda.gemm import wgmma_text as text
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
+from rag_kernels.offline.cuda.gemm.hopper import text
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
 

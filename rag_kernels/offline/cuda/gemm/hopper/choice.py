@@ -1,7 +1,7 @@
 """Which products Hopper's kernels serve, and how each is cut.
 
 Comes in: the kernel of `tensor_core.py` for a contraction. Goes out: a `WgmmaKernel` for it with the shape that should
-take least time (`wgmma_shape.py`), or None where the copy engine cannot feed one.
+take least time (`hopper/shape.py`), or None where the copy engine cannot feed one.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rag_kernels.offline.codegen.contraction import Contraction
+from rag_kernels.offline.cuda.gemm.hopper.leave import results_of
+from rag_kernels.offline.cuda.gemm.hopper.shape import LINE, PLAIN, Product, Shape, best_shape, shape_of
+from rag_kernels.offline.cuda.gemm.hopper.tma_matrix import matrix_of
+from rag_kernels.offline.cuda.gemm.hopper.wgmma import STRIP, WgmmaKernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
-from rag_kernels.offline.cuda.gemm.tma_matrix import matrix_of
-from rag_kernels.offline.cuda.gemm.wgmma import STRIP, WgmmaKernel
-from rag_kernels.offline.cuda.gemm.wgmma_leave import results_of
-from rag_kernels.offline.cuda.gemm.wgmma_shape import LINE, PLAIN, Product, Shape, best_shape, shape_of
 from rag_kernels.offline.fusion.stores.stored_first import is_costly
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF

@@ -18,10 +18,9 @@ from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.loop_nest import Loop, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
-from rag_kernels.offline.cuda.gemm import wgmma_text as text
-from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix, start_of_matrix
-from rag_kernels.offline.cuda.gemm.wgmma_leave import ROOM, Results, leave, pieces_for
-from rag_kernels.offline.cuda.gemm.wgmma_shape import (
+from rag_kernels.offline.cuda.gemm.hopper import text
+from rag_kernels.offline.cuda.gemm.hopper.leave import ROOM, Results, leave, pieces_for
+from rag_kernels.offline.cuda.gemm.hopper.shape import (
     HALF_OF_WAVE,
     LINE,
     PLAIN,
@@ -35,7 +34,8 @@ from rag_kernels.offline.cuda.gemm.wgmma_shape import (
     step_time,
     waves_of,
 )
-from rag_kernels.offline.cuda.gemm.wgmma_tail import TailKernel, vector_loads
+from rag_kernels.offline.cuda.gemm.hopper.tail import TailKernel, vector_loads
+from rag_kernels.offline.cuda.gemm.hopper.tma_matrix import Matrix, start_of_matrix
 from rag_kernels.offline.cuda.kernel_text import KernelText, Parameter
 from rag_kernels.offline.cuda.needs import SHORT_NAMES, Needs
 from rag_kernels.offline.ir.dtypes import HALF

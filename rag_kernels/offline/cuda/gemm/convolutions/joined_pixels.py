@@ -1,7 +1,7 @@
 """A convolution and the nest behind it that joins all its pixels, or filters, as one kernel that stores none of them.
 
 Comes in: regions of a function, one behind the other (`fusion/tiles/` makes such). Goes out: a region of both,
-which stores what each pixel is made to, with how these are joined; `gemm/pixel_sums.py` writes its kernel.
+which stores what each pixel is made to, with how these are joined; `gemm/convolutions/pixel_sums.py` writes its kernel.
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 
 from rag_kernels.offline.codegen.contraction import Contraction, Phase, Side
 from rag_kernels.offline.codegen.loop_nest import Loop, Poly, loop_over, merge, text_of
-from rag_kernels.offline.cuda.gemm import wgmma_text as text
+from rag_kernels.offline.cuda.gemm.hopper import text
+from rag_kernels.offline.cuda.gemm.hopper.shape import LINE, Product, best_shape, shape_of
+from rag_kernels.offline.cuda.gemm.hopper.tma_matrix import Matrix, common_step, plain_load
+from rag_kernels.offline.cuda.gemm.hopper.wgmma import WgmmaKernel
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
-from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix, common_step, plain_load
-from rag_kernels.offline.cuda.gemm.wgmma import WgmmaKernel
-from rag_kernels.offline.cuda.gemm.wgmma_shape import LINE, Product, best_shape, shape_of
 from rag_kernels.offline.cuda.needs import Needs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF

@@ -14,12 +14,13 @@ import math
 from dataclasses import dataclass, fields
 
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda.gemm import pixels_text, wgmma_text
-from rag_kernels.offline.cuda.gemm.patch import BOX, FEW, FILLED, LONG, PatchKernel, fill, patch_of
+from rag_kernels.offline.cuda.gemm.convolutions import pixels_text
+from rag_kernels.offline.cuda.gemm.convolutions.patch import BOX, FEW, FILLED, LONG, PatchKernel, fill, patch_of
+from rag_kernels.offline.cuda.gemm.convolutions.window import FEWEST, WindowKernel, window_kernel
+from rag_kernels.offline.cuda.gemm.hopper import text as wgmma_text
+from rag_kernels.offline.cuda.gemm.hopper.shape import PROCESSORS, Shape
+from rag_kernels.offline.cuda.gemm.hopper.tma_matrix import Matrix
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
-from rag_kernels.offline.cuda.gemm.tma_matrix import Matrix
-from rag_kernels.offline.cuda.gemm.wgmma_shape import PROCESSORS, Shape
-from rag_kernels.offline.cuda.gemm.window import FEWEST, WindowKernel, window_kernel
 from rag_kernels.offline.ir import values as ir
 
 HIGH = 4  # rows of a piece, one for each warp
