@@ -103,6 +103,18 @@ EXACT_OF_WHOLE = frozenset(
 OF_DIFFERENCES = frozenset("sub rsub mse_loss l1_loss smooth_l1_loss huber_loss dist".split())
 """What is of two operands by how far they are apart, which a fitted model makes small, by base name."""
 
+ORDERING = frozenset("argsort kthvalue median mode msort nanmedian nanquantile quantile sort topk unique".split())
+"""What puts elements in order, or takes some by their order, by base name."""
+
+NO_PLACES = frozenset(
+    "abs absolute add alias all amax amin any argmax argmin argsort bitwise_and bitwise_not bitwise_or bitwise_xor "
+    "broadcast_to cat clamp clamp_max clamp_min clone contiguous cummax cummin cumprod cumsum detach eq expand flatten "
+    "flip ge getitem gt isin kthvalue le logical_and logical_not logical_or logical_xor lt max maximum mean median min "
+    "minimum mul ne neg permute prod remainder reshape rsub select sign slice sort split squeeze stack sub sum t to "
+    "topk transpose unbind unsqueeze view where __and__ __or__ __xor__ _to_copy _unsafe_view".split()
+)
+"""What takes no whole numbers for places, by base name: a bad place would end all work on a GPU."""
+
 TAKES_TURNED = frozenset("linear matmul mm bmm addmm baddbmm".split())
 """Products whose factors may lie in memory in either order of their dimensions, by base name."""
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
-from rag_kernels.eval.traits.aten import EXACT_OF_WHOLE, OF_DIFFERENCES, Operator, base_name, operator
+from rag_kernels.eval.traits.aten import EXACT_OF_WHOLE, OF_DIFFERENCES, ORDERING, Operator, base_name, operator
 from rag_kernels.eval.traits.index_ties import as_they_are, names_in
 from rag_kernels.eval.traits.input_kinds import (
     ALOFT,
@@ -62,7 +62,6 @@ from rag_kernels.eval.traits.input_kinds import (
     WHOLE,
 )
 
-ORDERING = frozenset("argsort kthvalue median mode msort nanmedian nanquantile quantile sort topk unique".split())
 PRODUCTS, SUMS = frozenset({"mul", "pow", "square"}), frozenset({"sum", "mean"})  # of elements, and of these
 SOUGHT_IN = {"searchsorted": 0, "bucketize": 1}  # the position of what ascends
 MANY_STEPS = 5

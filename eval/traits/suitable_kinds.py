@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from rag_kernels.eval.records import FunctionalProblem, TensorArgument
-from rag_kernels.eval.traits.aten import base_name, operator
+from rag_kernels.eval.traits.aten import NO_PLACES, base_name, operator
 from rag_kernels.eval.traits.index_ties import first_of_equals
 from rag_kernels.eval.traits.input_kinds import (
     AGREE,
@@ -46,14 +46,6 @@ from rag_kernels.eval.traits.marked_values import ignored_targets
 from rag_kernels.eval.traits.steps import alike_inputs, divides_integers, suits
 
 FULL_WIDTH = frozenset({"int32", "int64"})  # of narrower ones wide integers are as wide already
-# Operators of which none takes whole numbers for places: a bad one would end all work on a GPU.
-NO_PLACES = frozenset(
-    "abs absolute add alias all amax amin any argmax argmin argsort bitwise_and bitwise_not bitwise_or bitwise_xor "
-    "broadcast_to cat clamp clamp_max clamp_min clone contiguous cummax cummin cumprod cumsum detach eq expand flatten "
-    "flip ge getitem gt isin kthvalue le logical_and logical_not logical_or logical_xor lt max maximum mean median min "
-    "minimum mul ne neg permute prod remainder reshape rsub select sign slice sort split squeeze stack sub sum t to "
-    "topk transpose unbind unsqueeze view where __and__ __or__ __xor__ _to_copy _unsafe_view".split()
-)
 MOST_SEARCHED = 1 << 18  # elements of outputs: inputs are searched for in some forty calls in fp64
 INDEX_KINDS = frozenset(
     {"ties", CONSTANT_ROWS, MASKED}
