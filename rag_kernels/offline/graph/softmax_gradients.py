@@ -227,7 +227,7 @@ def _add_again(new: NewNodes, node: Node, site: _Site, again: dict[str, Ref], ze
         total = new.add(f"{node.name}{TOTAL}", row, "logsumexp.default", under, (-1,), True)
         own = new.add(f"{node.name}_again_scores", full, "to.dtype", again[scores.name], "torch.float32")
         own = new.add(f"{node.name}_again_under", full, "sub.Tensor", own, _nearest(new, node.name, row, top))
-        own = new.add(f"{node.name}_again_most", full, "clamp_max.default", own, 0.0)
+        own = new.add(f"{node.name}_again_most", full, "clamp_max.default", own, zero)
         below = new.add(f"{node.name}_below", full, "sub.Tensor", own, total)
         powers = new.add(f"{node.name}_powers", full, "exp.default", below)
         if site.weights != node.name:
