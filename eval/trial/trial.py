@@ -352,7 +352,8 @@ class Trial:
                 many_calls(Checks(other, place, self.found, self.without), place)
                 many_at_once(Checks(other, place, self.found, self.without), place)
                 least = place.session
-                of_many = self.session if self.session.content_bytes <= CALLERS_BYTES else least
+                whole = self.session.content_bytes + self.session.output_bytes
+                of_many = self.session if whole <= CALLERS_BYTES else least
                 smaller = [place] * (least is not self.session)
                 callers = (
                     [first, second],
