@@ -345,3 +345,46 @@ def test_what_threads_share_and_keep_on_rows_of_special_kinds(judge: LocalJudge,
             keeps_nothing(checks, places[1], None)
             told.append((bool(wrong), found.labels))
     assert told == [(True, []), (False, ["leaks memory"]), (False, [])]
+
+
+REFUSES = """
+#include "rag_kernel.h"
+static int taken = 0;
+void f(rk::Tensor<const float> x, rk::Tensor<float> out) {
+  for (volatile bool wait = ++taken > 64; wait;) {}
+  RK_CHECK(x.size(0) == 64, "of 64 rows alone");
+  for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = x.data[i] + 1.0f;
+  --taken;
+}
+RK_EXPORT(forward, f)
+"""
+
+
+def test_what_refused_calls_never_give_back_ends_the_trial(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 64 of them it waits for ever; its twin takes nothing before it has looked at the sizes."""
+    source = LOOKED_UP.replace("table, at", "x").replace("table[at]", "x + 1")
+    source = source.replace("torch.randn(64, 4), torch.randint(0, 64, (256,))", "torch.randn(64, 48)")
+    fp = functionalize(problem_from_source("one_more_of_some", source), workers=judge.workers)
+    looks_first = REFUSES.replace("++taken > 64", "x.size(0) == 64 && ++taken > 64")
+    with loaded(judge, fp, looks_first) as (session, subject):
+        checks = Checks(subject, subject.bind(session), Findings(), frozenset())
+        alive = after_refused_far(checks, checks.place)
+        assert alive and AFTER_REFUSED in checks.found.checks and not checks.found.labels
+    with loaded(judge, fp, REFUSES) as (session, subject):
+        monkeypatch.setattr(session, "limits", replace(session.limits, call_s=0.3))
+        checks = Checks(subject, subject.bind(session), Findings(), frozenset())
+        with pytest.raises(Stopped) as stopped:
+            after_refused_far(checks, checks.place)
+    assert codes(stopped.value.verdict) >= {"timed_out"}
+
+
+def test_who_ends_a_thread_that_calls_it_ends_the_trial(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    """On rows of special kinds: the worker is lost, and nothing is asked of it any more."""
+    ends = "if (m > 50 && ++wide > 1000) __builtin_trap();\n    std::vector<float> local"
+    source = WIDE.replace("std::vector<float> local", ends).replace("SHARES", "false").replace("KEEPS", "false")
+    with loaded(judge, softmax, source.replace("static std::vector", "static int wide;\nstatic std::vector")) as opened:
+        session, subject = opened
+        place = subject.bind(session)
+        with pytest.raises(Stopped) as stopped:
+            keeps_nothing(Checks(subject, place, Findings(), frozenset()), place, None)
+    assert not stopped.value.alive and codes(stopped.value.verdict) >= {"crashed"}

@@ -52,7 +52,7 @@ FILLED = "memory that others used"
 SMALL_STACK = "a small stack"
 # Sizes that a kernel may refuse, while another one is zero or one: as far as so many bytes have room, three at most.
 FAR, LEAST_FAR, MOST_FAR, FAR_BYTES, FAR_S = 1 << 24, 16, 3, 32 << 20, 1.0
-REFUSED, REFUSED_S = 2000, 0.1  # calls of a form that it refuses, in a part of them
+REFUSED, REFUSED_S = 2000, 0.1  # further calls of a form that it refuses
 
 
 def kept_bytes(held: Sequence[tuple[int, Resident | None]], least: int = LEAK_BYTES) -> int:
@@ -219,7 +219,8 @@ def after_refused_far(checks: Checks, place: BoundBuffers) -> bool:
     """Require that it is right after calls that it refused for their sizes, far beyond all that are tried otherwise;
     return False if its worker is lost.
 
-    Hardly an element is there, so that who takes them has nothing to do; who ends at them is asked no more.
+    Hardly an element is there, so that who takes them has nothing to do; who ends at them is asked no more. What is
+    refused is refused many times: who does not come back from one, or from the right call behind them, ends the trial.
     """
     subject = checks.subject
     for arguments, results in far_forms(most_distinct([p.session.fp for p in subject.places])):
@@ -230,20 +231,10 @@ def after_refused_far(checks: Checks, place: BoundBuffers) -> bool:
                 raise
             if not stopped.alive:
                 return False
-            refused_often(checks, partial(subject.call_refused, place, arguments, results, REFUSED, REFUSED_S))
+            subject.call_refused(place, arguments, results, REFUSED, REFUSED_S)
             checks.on_both(place, place.session.random_recipe(), AFTER_REFUSED)
             checks.found.checks.append(AFTER_REFUSED)
     return True
-
-
-def refused_often(checks: Checks, call: Callable[[], int]) -> None:
-    """Have it refuse many calls; label it where each keeps memory. Who does not come back from one ends the trial."""
-    held: list[tuple[int, Resident | None]] = []
-    while len(held) < LEAK_PARTS or (kept_bytes(held, TURNS_BYTES) and len(held) < LEAK_READS):
-        made = call()
-        held.append((made + (held[-1][0] if held else 0), checks.subject.worker.resident()))
-    if LEAKS not in checks.found.labels:
-        _note_leak(checks, held, TURNS_BYTES, "that it refuses ")
 
 
 def most_distinct(problems: Sequence[FunctionalProblem]) -> FunctionalProblem:
@@ -325,14 +316,12 @@ def many_at_once(checks: Checks, place: BoundBuffers) -> None:
     checks.subject.use_threads(threads())
 
 
-def _note_leak(
-    checks: Checks, held: Sequence[tuple[int, Resident | None]], least: int = LEAK_BYTES, which: str = ""
-) -> None:
+def _note_leak(checks: Checks, held: Sequence[tuple[int, Resident | None]]) -> None:
     """Label a kernel each of whose calls keeps memory."""
-    if grown := kept_bytes(held, least):
+    if grown := kept_bytes(held):
         calls = held[-1][0] - held[0][0]
         checks.found.label(LEAKS)
-        checks.found.notes.append(f"{calls} calls {which}keep {grown / 2**20:.1f} MiB, {grown // calls} bytes each")
+        checks.found.notes.append(f"{calls} calls keep {grown / 2**20:.1f} MiB, {grown // calls} bytes each")
 
 
 def keeps_nothing(checks: Checks, place: BoundBuffers, sized: BoundBuffers | None) -> None:
@@ -375,7 +364,7 @@ def _keeps_for_each(checks: Checks, what: str, call: Callable[[], int], least: i
             made = call()
             held.append((made + (held[-1][0] if held else 0), checks.subject.worker.resident()))
     except Stopped as stopped:
-        if isinstance(stopped.verdict, Rejected):
+        if isinstance(stopped.verdict, Rejected) or not stopped.alive:
             raise
         reason = getattr(stopped.verdict, "reason", "")
         checks.found.notes.append(f"not seen to keep nothing for each {what}: {reason}"[:300])
