@@ -1,4 +1,4 @@
-"""Floats of eight bits in C++ and in emulated CUDA: casts bit by bit, scales, products."""
+"""Floats of eight bits, and bits of wider ones, in C++ and in emulated CUDA: casts bit by bit, scales, products."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ CASTS = {
         "y.view(torch.float8_e4m3fn).to(torch.float16), y.view(torch.float8_e5m2) == 1.5",
         "torch.arange(256, dtype=torch.uint8).view(4, 64)",
         "torch.arange(255, dtype=torch.uint8)",
+    ),
+    "bits": Case(
+        "i, h, m = x.view(torch.int32), y.view(torch.int16), x * 1.5; "
+        "return ((i + 0x8000) & -65536).view(torch.float32), "
+        "(i >> 23) & 255, m.view(torch.int32), (h ^ 1).view(torch.bfloat16), (h & 0x3FFF).view(torch.float16), "
+        "(y * 3).view(torch.int16), x.half().view(torch.int16), torch.full_like(torch.empty_like(y), 2)",
+        "torch.randn(8, 64)",
+        "torch.randn(9, 33).to(torch.bfloat16)",
     ),
     "moved": Case(
         "return torch.cat([x, y], 1), torch.cat([x.t(), x.t()], 1), torch.where(x.float() > 0, x, y), "

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from support import generated_kernels as numbers
 from support import product_cases as products
 from support.generated_kernels import Case, functional, halved, worst_ratio
 
+from rag_kernels.eval import codec
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters
@@ -130,3 +134,30 @@ def test_a_dimension_is_no_operand() -> None:
     for parameters in (CpuParameters(), CudaParameters()):
         plan = write(functional("fill", case), parameters)
         assert plan is not None and not re.search(r"\(dim\w*\)", plan.candidate.source)
+
+
+TEXT_OF = """
+import sys
+from rag_kernels.eval import codec
+from rag_kernels.offline.compose import write
+from rag_kernels.offline.cuda.function import CudaParameters
+print(write(codec.loads(sys.stdin.read()), CudaParameters()).candidate.source)
+"""
+
+
+def test_a_text_is_the_same_in_every_process() -> None:
+    """Sets of names come in another order in each, and nothing may follow it."""
+    case = Case(
+        "low, high = x[:, :2], x[:, 2:]; b = torch.stack((low - high, low + high), 1); return b, b * 2",
+        "torch.randn(64, 4)",
+        "torch.randn(1)",
+    )
+    told = codec.dumps(functional("corners", case))
+    texts = set[str]()
+    for seed in "1234":
+        command = [sys.executable, "-c", TEXT_OF]
+        done = subprocess.run(
+            command, input=told, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        )
+        texts.add(done.stdout)
+    assert len(texts) == 1 and "_wide" in texts.pop()

@@ -89,7 +89,8 @@ CASES |= {
         "a = z.index_add(0, i, w).index_add(0, (i + 1) % 3000, w * 2).index_add(0, (i + 61) % 3000, x[:, 2]);"
         "b = e.index_add(0, i, x[:, :2]).index_add(0, (i + 5) % 3000, x[:, 1:3] * w[:, None]);"
         "c = x.new_zeros(3000, 8).index_add(0, i, x).index_add(0, i // 2, x * 2); d = z.index_add(0, i // 3, w);"
-        "return a * 2, b, c, d, d.index_add(0, i // 5, w * 3), torch.bincount(y[:, 0], minlength=61)",
+        "h = x.new_zeros(60, 4).index_add(0, y.flatten(), (x * 2).view(-1, 4));"  # which stands in its own two loops
+        "return a * 2, b, c, d, d.index_add(0, i // 5, w * 3), torch.bincount(y[:, 0], minlength=61), h",
         "torch.randn(400, 8)",
         "torch.randint(0, 60, (400, 2))",
     ),

@@ -184,6 +184,22 @@ def test_a_factor_of_codes_lies_as_these_do(tmp_path: Path) -> None:
     assert ratio(plan, fp, tmp_path) < RATIO
 
 
+def test_weights_that_a_product_uses_once_are_computed_in_it(tmp_path: Path) -> None:
+    """Experts of tokens, in four bits: their codes are read, and the powers of two that blocks are scaled by."""
+    case = Case(
+        "q = self.c[y]; v = torch.stack((self.t[(q & 15).long()], self.t[(q >> 4).long()]), -1).view(6, 2, 24, 2, 32);"
+        "w = torch.ldexp(v, self.e[y].int()[..., None] - 127).view(6, 2, 24, 64);"
+        "return torch.einsum('teoi,ti->teo', w, x)",
+        "torch.randn(6, 64).bfloat16()",
+        "torch.randint(0, 5, (6, 2))",
+        init="self.register_buffer('c', torch.randint(0, 256, (5, 24, 32), dtype=torch.uint8)); "
+        "self.register_buffer('e', torch.randint(120, 130, (5, 24, 2), dtype=torch.uint8)); "
+        "self.register_buffer('t', torch.randn(16).bfloat16())",
+    )
+    fp, plan = drafted("experts", case, CudaParameters(products=2), "rk_exp2_whole", regions=2)
+    assert ratio(plan, fp, tmp_path) < RATIO
+
+
 @pytest.mark.parametrize(("name", "dtype"), [("filters", "bfloat16"), ("parts", "float16")])
 def test_windows_and_odd_sizes(name: str, dtype: str, tmp_path: Path) -> None:
     """What the copy engine cannot read goes through registers; here by `mma.sync`, as on older GPUs."""

@@ -17,6 +17,11 @@ TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "}\n",
         (),
     ),
+    "rk_exp2_whole": (
+        "__device__ inline float rk_exp2_whole(float x) { return exp2f(x); }\n"
+        "__device__ inline double rk_exp2_whole(double x) { return exp2(x); }\n",
+        (),
+    ),
     "rk_exp_near": (
         "__device__ inline float rk_exp_near(float x) { return rk_exp2_near(x * 1.44269504f); }\n"
         "__device__ inline double rk_exp_near(double x) { return exp(x); }\n",

@@ -7,6 +7,7 @@ CUDA ones call CUDA's own functions, built without fast-math.
 
 from collections.abc import Collection, Iterable
 
+from rag_kernels.eval.records import Backend
 from rag_kernels.offline.codegen import cpp_functions, cuda_functions, reduction_texts
 from rag_kernels.offline.codegen.c_types import EIGHT_BITS, stored_type
 from rag_kernels.offline.codegen.operator_texts import C, Form, text_of
@@ -38,6 +39,17 @@ def float8_texts(head: str, copy: str) -> dict[str, tuple[str, tuple[str, ...]]]
         texts[f"rk_{name}"] = f"{head} float rk_{name}(float x) {{ return float(rk::to_{name}(x)); }}\n", ()
         texts[f"rk_bits_of_{name}"] = f"{head} uint8_t rk_bits_of_{name}(float x) {{ {bits} }}\n", ()
         texts[f"rk_{name}_of_bits"] = f"{head} float rk_{name}_of_bits(uint8_t x) {{ {made} }}\n", ()
+    return texts
+
+
+def bit_texts(head: str, copy: str, backend: Backend) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return functions between numbers of sixteen and 32 bits and their bits."""
+    texts = dict[str, tuple[str, tuple[str, ...]]]()
+    for dtype, bits in (("float16", "int16_t"), ("bfloat16", "int16_t"), ("float32", "int32_t")):
+        given = f"{stored_type(dtype, backend)} y; y = x; {bits} i; {copy}(&i, &y, sizeof i); return i;"
+        made = f"{stored_type(dtype, backend)} y; {copy}(&y, &x, sizeof x); return y;"
+        texts[f"rk_bits_of_{dtype}"] = f"{head} {bits} rk_bits_of_{dtype}(float x) {{ {given} }}\n", ()
+        texts[f"rk_{dtype}_of_bits"] = f"{head} float rk_{dtype}_of_bits({bits} x) {{ {made} }}\n", ()
     return texts
 
 
@@ -114,6 +126,16 @@ inline float rk_exp2(float x) {
 inline double rk_exp2(double x) { return std::exp2(x); }
 """,
         ("rk_shifted", "rk_small_exp2"),
+    ),
+    "rk_exp2_whole": (
+        """// 2^x of a whole number, by two factors, of which both are normal.
+inline float rk_exp2_whole(float x) {
+  const int32_t n = int32_t(x < -150.0f ? -150.0f : x < 128.0f ? x : 128.0f), half = n >> 1;
+  return rk_bits((half + 127) << 23) * rk_bits((n - half + 127) << 23);
+}
+inline double rk_exp2_whole(double x) { return std::exp2(x); }
+""",
+        ("rk_bits",),
     ),
     "rk_small_exp2": (
         """// 2^r, |r| <= 1/2, by a polynomial.
@@ -375,7 +397,7 @@ CPP |= {
     f"rk_{dtype}": (f"inline float rk_{dtype}(float x) {{ {stored_type(dtype, 'cpu')} y; y = x; return y; }}\n", ())
     for dtype in sorted(HALF)
 }
-CPP |= float8_texts("inline", "__builtin_memcpy")
+CPP |= float8_texts("inline", "__builtin_memcpy") | bit_texts("inline", "__builtin_memcpy", "cpu")
 
 CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
     "rk_abs": (
@@ -393,7 +415,7 @@ CUDA |= {
     )
     for dtype in sorted(HALF)
 }
-CUDA |= float8_texts("__device__ inline", "memcpy")
+CUDA |= float8_texts("__device__ inline", "memcpy") | bit_texts("__device__ inline", "memcpy", "cuda")
 CUDA |= cuda_functions.TEXTS
 
 

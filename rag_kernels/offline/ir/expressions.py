@@ -163,7 +163,25 @@ negative, absolute, inverse = unary(Operator.NEG), unary(Operator.ABS), unary(Op
 floor, ceil, nearest, trunc = map(rounding, (Operator.FLOOR, Operator.CEIL, Operator.ROUND, Operator.TRUNC))
 sqrt, exp, expm1, log, log1p = map(unary, (Operator.SQRT, Operator.EXP, Operator.EXPM1, Operator.LOG, Operator.LOG1P))
 tanh, erf, erfc, softplus = map(unary, (Operator.TANH, Operator.ERF, Operator.ERFC, Operator.SOFTPLUS))
-exp2, sin, cos = map(unary, (Operator.EXP2, Operator.SIN, Operator.COS))
+sin, cos = map(unary, (Operator.SIN, Operator.COS))
+
+
+def exp2(x: Expr) -> Expr:
+    """Return 2 to the power of x, which is cheap where x is a whole number."""
+    return apply(Operator.EXP2_WHOLE if is_whole(x.value) else Operator.EXP2, x)
+
+
+def is_whole(value: ir.Value) -> bool:
+    """Return whether a value is made of integers alone: their sums and differences, as floats."""
+    match value:
+        case ir.Const(number=number, name=""):
+            return not is_float(value.dtype) or float(number).is_integer()
+        case ir.Op(operator=Operator.ADD | Operator.SUB | Operator.NEG | Operator.SAME):
+            return all(map(is_whole, value.args))
+        case ir.Op(operator=Operator.CAST):
+            return is_whole(value.args[0])
+        case _:
+            return not is_float(value.dtype) and value.dtype not in {"maxsum", "place"}
 
 
 def where(condition: Operand, x: Operand, y: Operand) -> Expr:

@@ -92,10 +92,17 @@ class Operator(Enum):
     BITS_OF_E5M2 = Traits(1, Types.OF_PAIR, pair=(("float32",), "uint8"))
     E4M3_OF_BITS = Traits(1, Types.OF_PAIR, pair=(("uint8",), "float32"))  # the number that such bits are
     E5M2_OF_BITS = Traits(1, Types.OF_PAIR, pair=(("uint8",), "float32"))
+    BITS_OF_FLOAT16 = Traits(1, Types.OF_PAIR, pair=(("float32",), "int16"))  # of a number that is rounded to it
+    BITS_OF_BFLOAT16 = Traits(1, Types.OF_PAIR, pair=(("float32",), "int16"))
+    BITS_OF_FLOAT32 = Traits(1, Types.OF_PAIR, pair=(("float32",), "int32"))
+    FLOAT16_OF_BITS = Traits(1, Types.OF_PAIR, pair=(("int16",), "float32"))
+    BFLOAT16_OF_BITS = Traits(1, Types.OF_PAIR, pair=(("int16",), "float32"))
+    FLOAT32_OF_BITS = Traits(1, Types.OF_PAIR, pair=(("int32",), "float32"))
     SQRT = _CHEAP
     EXP = _COSTLY
     EXP_BELOW = Traits(2, Types.FRACTIONS, costly=True)  # exp(x - y), where some last bits do not count
     EXP2 = _COSTLY
+    EXP2_WHOLE = _CHEAP  # of a whole number
     EXPM1 = _COSTLY
     LOG = _COSTLY
     LOG1P = _COSTLY

@@ -19,8 +19,22 @@ NARROWED = {
     Operator.AS_E4M3: "float8_e4m3fn",
     Operator.AS_E5M2: "float8_e5m2",
 }
-EXACT_AS = NARROWED | {Operator.E4M3_OF_BITS: "float8_e4m3fn", Operator.E5M2_OF_BITS: "float8_e5m2"}
-NAMES_DTYPE = EXACT_AS | {Operator.BITS_OF_E4M3: "float8_e4m3fn", Operator.BITS_OF_E5M2: "float8_e5m2"}
+OF_BITS = {
+    Operator.E4M3_OF_BITS: "float8_e4m3fn",
+    Operator.E5M2_OF_BITS: "float8_e5m2",
+    Operator.FLOAT16_OF_BITS: "float16",
+    Operator.BFLOAT16_OF_BITS: "bfloat16",
+    Operator.FLOAT32_OF_BITS: "float32",
+}
+BITS_OF = {
+    Operator.BITS_OF_E4M3: "float8_e4m3fn",
+    Operator.BITS_OF_E5M2: "float8_e5m2",
+    Operator.BITS_OF_FLOAT16: "float16",
+    Operator.BITS_OF_BFLOAT16: "bfloat16",
+    Operator.BITS_OF_FLOAT32: "float32",
+}
+EXACT_AS = NARROWED | {operator: dtype for operator, dtype in OF_BITS.items() if dtype in STORED_ONLY}
+NAMES_DTYPE = NARROWED | OF_BITS | BITS_OF
 HALVED = frozenset(operator for operator, dtype in NARROWED.items() if dtype in HALF)
 LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 4, 8, 4  # of a product in tiles; smaller ones run as any other reduction
 

@@ -151,7 +151,7 @@ class ShortLanes(CudaRegion):
 
     def point(self) -> list[str]:
         assert self.axis
-        made, scope = set(self.targets.values()), Scope()
+        made, scope = dict.fromkeys(self.targets.values()), Scope()
         scope.known |= {text: element for text, element in self.loads.items()}
         stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
         each = [

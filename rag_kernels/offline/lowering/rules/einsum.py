@@ -30,10 +30,11 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
         raise ir.Unfusable("an einsum of another form")
     if len(terms) == 1:
         return rearranged(lowering, lowering.value(operands[0]), terms[0], output)
-    values, spelt = [], tuple(terms)
+    values, spelt = [], (*terms, output)
+    lanes = [times_used(lowering, operands, spelt, place) for place in range(len(operands))]
     for place, name in enumerate(operands):
         others = set("".join([output, *terms[:place], *terms[place + 1 :]]))
-        value = factor_of(lowering, name, lanes=times_used(lowering, operands, (*spelt, output), place))
+        value = factor_of(lowering, name, lanes=lanes[place])
         if value.dtype not in SUMMED:
             raise ir.Unfusable(f"a product of {value.dtype}")
         alone = [i for i, letter in enumerate(terms[place]) if letter not in others]
@@ -45,7 +46,8 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
         kept = output if number == len(terms) else "".join(x for x in dict.fromkeys(letters + term) if x in later)
         summed = sorted(set(letters + term) - set(kept))
         factors = []
-        for side, factor in ((letters, operand(lowering, total)), (term, operand(lowering, value))):
+        given = operand(lowering, total, lanes[0]), operand(lowering, value, lanes[number - 1])
+        for side, factor in zip((letters, term), given, strict=True):
             groups = dict(zip(side, factor.dims, strict=True))
             factors.append(lowering.with_dims(factor, tuple(groups.get(letter, ()) for letter in (*kept, *summed))))
         total = of_factors(lowering, factors[0], factors[1], len(summed))

@@ -280,10 +280,13 @@ def dropout(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def filled(lowering: Lowering, node: Node) -> ir.Value:
-    """Return a number on new loops: full, zeros, ones, their `_like` and the methods `new_`, and scalar_tensor."""
+    """Return a number on new loops: full, zeros, ones, their `_like` and the methods `new_`, and scalar_tensor.
+
+    What PyTorch leaves as it finds it (`empty_like`) is zero.
+    """
     name = base_name(node.op).removeprefix("new_")
     where = {"new_full": 2, "scalar_tensor": 0}.get(base_name(node.op), 1)
-    dtype, implied = out_dtype(node), name.startswith(("zeros", "ones"))
+    dtype, implied = out_dtype(node), name.startswith(("empty", "zeros", "ones"))
     number = int(name.startswith("ones")) if implied else given(node, where, "fill_value")
     constant = ir.Const((), dtype, number) if implied else lowering.scalar(number, dtype)
     return lowering.with_dims(constant, made_dims(lowering, node))

@@ -28,8 +28,11 @@ FEW_LANES = 64  # rows of a block of products, so that weights are dequantised o
 
 def operand(lowering: Lowering, value: ir.Value, lanes: int = 0) -> ir.Value:
     """Return a factor, stored first if it costs more than a few operations, or combines tensors and the other factor
-    has many lanes: it is read many times. The copy engine reads what lies in memory alone.
+    has many lanes: it is read many times. Weights of codes are not, where a single lane reads them. The copy engine
+    reads what lies in memory alone.
     """
+    if lanes == 1 and is_dequantised(value) and value.dtype in SUMMED:
+        return value
     many = bool(lowering.lanes) and lanes >= lowering.lanes
     computed = not isinstance(strip(value), ir.Load) and lowering.fed and is_laid(value)
     if (many and (computed or combines(value))) or not is_cheap(value, loads=FEW_LOADS) or is_column(value):

@@ -79,12 +79,12 @@ def reduced_by(
     return out
 
 
-def index_of(lowering: Lowering, argument: Any) -> ir.Value:
-    """Return a tensor of indices, each dimension one loop."""
+def index_of(lowering: Lowering, argument: Any, *, loops: bool = False) -> ir.Value:
+    """Return a tensor of indices, each dimension one loop, or where several `loops` may be, as it is laid out."""
     index = lowering.value(argument)
     if index.dtype not in {"int64", "int32"}:
         raise ir.Unfusable(f"indices of {index.dtype}")
-    if any(len(ir.leaves(group)) > 1 for group in index.dims):
+    if not loops and any(len(ir.leaves(group)) > 1 for group in index.dims):
         index = lowering.reload(index)
     return once_a_row(lowering, index)
 
@@ -199,12 +199,16 @@ def index_rows(how: str) -> Rule:
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         if how == "sum" and (found := summed_by_segments(lowering, node)) is not None:
             return found
-        base, dim, index = lowering.value(given(node, 0)), given(node, 1), index_of(lowering, given(node, 2))
+        base, dim, index = (
+            lowering.value(given(node, 0)),
+            given(node, 1),
+            index_of(lowering, given(node, 2), loops=True),
+        )
         if not base.dims or len(index.dims) > 1:
             raise ir.Unfusable("a single number")
         dim %= len(base.dims)
         source = lowering.value(given(node, 3, "value"), base.dtype)
-        if source.dims and any(len(ir.leaves(group)) > 1 for group in source.dims):
+        if any(len(ir.leaves(group)) > 1 for d, group in enumerate(source.dims) if d != dim):
             source = lowering.reload(source)
         if not source.dims:  # a number for each element of these parts
             load = apart(lowering, base)
@@ -212,11 +216,13 @@ def index_rows(how: str) -> Rule:
             source = lowering.with_dims(source, (*load.dims[:dim], rows, *load.dims[dim + 1 :]))
         column = lowering.with_dims(index, (*(index.dims or ((),)), *[()] * (len(base.dims) - 1 - dim)))
         column, source = lowering.align([column, source])
+        if any(len(ir.leaves(group)) > 1 for d, group in enumerate(source.dims) if d != dim):
+            raise ir.Unfusable("rows whose loops were split")
         alpha = given(node, 4, "alpha", 1) if how == "sum" else 1
         if alpha != 1:
             source = lowering.op(mul, source, lowering.scalar(alpha, source.dtype))
-        places: list[ir.Form | ir.Value] = [along(group) for group in source.dims]
-        places[dim] = wrapped(lowering, column, base, dim)
+        at = wrapped(lowering, column, base, dim)
+        places: list[ir.Form | ir.Value] = [at if d == dim else along(g) for d, g in enumerate(source.dims)]
         kind = given(node, 4, "reduce") if how == "reduce" else how
         if kind == "set":
             return replaced(lowering, node, base, places, source)

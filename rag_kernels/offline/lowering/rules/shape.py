@@ -12,10 +12,11 @@ from functools import partial
 from rag_kernels.eval.records import Node
 from rag_kernels.eval.traits.aten import base_name
 from rag_kernels.offline.graph.nodes import given
+from rag_kernels.offline.ir import patterns
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import ITEMSIZE, is_float
 from rag_kernels.offline.ir.expressions import Expr, at_least, at_most, equal, where
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import before_rounding
 from rag_kernels.offline.lowering.arguments import graph_dtype, out_dtype
 from rag_kernels.offline.lowering.computed import for_windows
 from rag_kernels.offline.lowering.lower import Lowering, Rule
@@ -32,26 +33,38 @@ def reshape(lowering: Lowering, node: Node) -> ir.Value:
     return made
 
 
-BITS = {
-    "float8_e4m3fn": (Operator.BITS_OF_E4M3, Operator.E4M3_OF_BITS),
-    "float8_e5m2": (Operator.BITS_OF_E5M2, Operator.E5M2_OF_BITS),
-}
-"""By dtype: the operator that gives a number's bits, and the one that gives the number of bits."""
+OF_BITS = {dtype: operator for operator, dtype in patterns.OF_BITS.items()}
+BITS_OF = {dtype: operator for operator, dtype in patterns.BITS_OF.items()}
 
 
 def view(lowering: Lowering, node: Node) -> ir.Value:
-    """Return the value in its new shape; or elements of one byte as another dtype, bit by bit."""
+    """Return the value in its new shape; or elements as another dtype of as many bytes, bit by bit."""
     if not node.op.endswith("view.dtype"):
         return reshape(lowering, node)
     source, dtype = given(node, 0), node.outputs[0].dtype
     value, before = lowering.value(source), graph_dtype(lowering, source)
-    bytes_ = {"int8", "uint8", *BITS}
-    if before not in bytes_ or dtype not in bytes_:
+    if ITEMSIZE[before] != ITEMSIZE[dtype] or any(is_float(d) and d not in BITS_OF for d in (before, dtype)):
         raise ir.Unfusable(f"the bits of {before} as {dtype}")
-    if before in BITS:
-        value = ir.Op(value.dims, "uint8", BITS[before][0], (before_rounding(value, before),))
-    value = lowering.cast(value, "uint8" if dtype in BITS else dtype)
-    return lowering.tracked(ir.Op(value.dims, "float32", BITS[dtype][1], (value,)) if dtype in BITS else value)
+    if before in BITS_OF:
+        value = bits_of(patterns.before_rounding(value, before), before)
+    if dtype not in OF_BITS:
+        return lowering.cast(value, dtype)
+    value = lowering.cast(value, taken(OF_BITS[dtype]))
+    return lowering.tracked(ir.Op(value.dims, "float32", OF_BITS[dtype], (value,)))
+
+
+def bits_of(value: ir.Value, dtype: str) -> ir.Value:
+    """Return the bits that a value has as a number of this dtype."""
+    pair = BITS_OF[dtype].traits.pair
+    assert pair is not None
+    return ir.Op(value.dims, pair[1], BITS_OF[dtype], (value,))
+
+
+def taken(operator: Operator) -> str:
+    """Return the dtype of bits that an operator makes a number of."""
+    pair = operator.traits.pair
+    assert pair is not None
+    return pair[0][0]
 
 
 def held(lowering: Lowering, node: Node) -> ir.Value:
