@@ -276,6 +276,31 @@ def test_weights_of_eight_bits_are_dequantised_on_their_way(name: str, tmp_path:
     assert ratio(plan, fp, tmp_path) < RATIO
 
 
+FOUR_BITS = Case(
+    "q = torch.stack([self.w & 15, self.w >> 4], -1).view(75, 33, 64).half(); "
+    "w = (q - self.z.half()[..., None]) * self.s[..., None]; return F.linear(x, w.view(75, -1))",
+    "torch.randn(9, 2112).half()",
+    "torch.randn(1)",
+    init="self.register_buffer('w', torch.randint(0, 256, (75, 1056), dtype=torch.uint8)); "
+    "self.register_buffer('z', torch.randint(5, 11, (75, 33), dtype=torch.uint8)); "
+    "self.s = nn.Parameter(torch.rand(75, 33).half())",
+)
+
+
+def in_bfloat16(case: Case) -> Case:
+    """The case with bfloat16 in the place of float16."""
+    body, x, init = (text.replace(".half()", ".bfloat16()") for text in (case.body, case.x, case.init))
+    return replace(case, body=body, x=x, init=init)
+
+
+def with_zeros_of_sixteen(case: Case) -> Case:
+    """The case with zeros of any number: a difference would be rounded twice in pairs of sixteen bits."""
+    return replace(
+        case,
+        init=case.init.replace("torch.randint(5, 11, (75, 33), dtype=torch.uint8)", "torch.rand(75, 33).half() + 7"),
+    )
+
+
 # Few rows, whose other factor streams: a byte a term, two, half of one, odd edges, a split depth, batches; columns of
 # a block.
 FEW = {
@@ -293,15 +318,17 @@ FEW = {
         ),
         64,
     ),
-    "four bits": (
+    "four bits": (FOUR_BITS, 40),
+    "four bits of bfloat16": (in_bfloat16(FOUR_BITS), 40),
+    "four bits and zeros of sixteen": (with_zeros_of_sixteen(FOUR_BITS), 40),
+    "bytes and zeros": (
         Case(
-            "q = torch.stack([self.w & 15, self.w >> 4], -1).view(75, 33, 64).half(); "
-            "w = (q - self.z.half()[..., None]) * self.s[..., None]; return F.linear(x, w.view(75, -1))",
-            "torch.randn(9, 2112).half()",
+            "w = (self.w.half() - self.z.half()[:, None]) * self.s[:, None]; return F.linear(x, w)",
+            "torch.randn(9, 1056).half()",
             "torch.randn(1)",
             init="self.register_buffer('w', torch.randint(0, 256, (75, 1056), dtype=torch.uint8)); "
-            "self.register_buffer('z', torch.randint(5, 11, (75, 33), dtype=torch.uint8)); "
-            "self.s = nn.Parameter(torch.rand(75, 33).half())",
+            "self.register_buffer('z', torch.randint(100, 150, (75,), dtype=torch.uint8)); "
+            "self.s = nn.Parameter(torch.rand(75).half())",
         ),
         40,
     ),

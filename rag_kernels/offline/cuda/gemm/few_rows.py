@@ -19,7 +19,8 @@ from rag_kernels.offline.codegen.contraction import Contraction
 from rag_kernels.offline.codegen.loop_nest import text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
-from rag_kernels.offline.cuda.gemm.few_rows_text import BEGIN, LOOP, TOGETHER
+from rag_kernels.offline.cuda.gemm.byte_pairs import BytePairs, byte_pairs, bytes_as_floats
+from rag_kernels.offline.cuda.gemm.few_rows_text import BEGIN, LOOP, ORDER, TOGETHER
 from rag_kernels.offline.cuda.gemm.gemm import Kernel
 from rag_kernels.offline.cuda.gemm.hopper.tma_matrix import Matrix, matrix_of, matrix_read, start_of_matrix
 from rag_kernels.offline.cuda.gemm.tensor_core import numbers_of
@@ -139,6 +140,7 @@ class FewRowsKernel(Kernel):
             loop = loop.replace(name, step)
         early = self.early()
         parts = {
+            "ORDER": ORDER.splitlines() if self.pairs and self.packed > 1 else [],
             "CONVERT": indent(indent(indent(self.converted(number, early)))),
             "BRING": self.brought_ahead(early),
             "BROUGHT": indent(self.taken_over(early)),
@@ -212,6 +214,17 @@ class FewRowsKernel(Kernel):
             "if (first < last) bring(first);",
         ]
 
+    @property
+    def pairs(self) -> BytePairs | None:
+        """Return the right factor as pairs of bytes, if it is of that shape."""
+        c, top = self.contraction, strip(self.contraction.right.value)
+        assert self.right
+        if self.scale or not (isinstance(top, ir.Op) and top.operator in HALVED):
+            return None  # a scale outside of the sum costs nothing; and what is not rounded has more digits
+        within = {leaf for loop in c.depth[len(c.depth) - self.within - 1 :] for leaf in loop.leaves}
+        alike = lambda v: not ir.tree_atoms(v) & within  # noqa: E731
+        return byte_pairs(dequantised(c.right.value), self.numbers, self.right.load, self.packed, alike)
+
     @staticmethod
     def taken_over(early: list[ir.Load]) -> list[str]:
         """Return the statements that keep a step's early numbers and ask for the next one's."""
@@ -241,6 +254,11 @@ class FewRowsKernel(Kernel):
         ]
         scope.known |= dict.fromkeys(floats if load.storage in BYTES and self.packed == 1 else (), "whole[u]")
         scope.known |= {load: f"now{n}[j]" for n, load in enumerate(early)}
+        if pairs := self.pairs:
+            made_of = pairs.lines(number, lambda u: c.unflatten(inside, u, kind), self.printer, scope)
+            return [*self.place_of_terms("step"), *made_of]
+        if self.packed > 1:
+            scope.known |= bytes_as_floats(value, load, self.printer, scope)
         element = stored_type(load.storage, "cuda")
         text = self.printer.emit(value, scope)
         made = "\n".join([*scope.lines, text])
@@ -249,6 +267,8 @@ class FewRowsKernel(Kernel):
             taken.append("const Pack<float, EACH / PACKED> floats = floats_of(each);")
         elif "each.x" not in made:
             taken = []
+        if "words[" in made:
+            taken.append("const unsigned words[4] = {w.x, w.y, w.z, w.w};")
         if "whole[u]" in made:
             taken += ["float whole[EACH];", f"floats_of_bytes<{element}>(w, whole);"]
         return [
@@ -298,6 +318,7 @@ class FewRowsKernel(Kernel):
             steps = zip(matrix.by, matrix.steps, strict=True)
             sizes += [f"({text_of(step)}) % {each} == 0" for by, step in steps if by != "term"]
         starts = ", ".join(start_of_matrix(m, pointers) for m in (self.left, self.right))
+        sizes += self.pairs.conditions(self.printer) if self.pairs else []
         return " && ".join([*dict.fromkeys(sizes), f"aligned({{{starts}}})"])
 
     def text(self, name: str, parameters: list[Parameter], body: list[str], widths: dict[str, str]) -> KernelText:

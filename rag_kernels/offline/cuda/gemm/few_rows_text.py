@@ -1,5 +1,7 @@
 """The fixed part of CUDA products of few rows: what arrives ahead, a warp's products, how warps and blocks add up."""
 
+from rag_kernels.offline.cuda.gemm import byte_pairs
+
 HOST = """
 // How many blocks a device holds at once, and among how many the depth of a tile is split, so that all have as much.
 template <class K> int64_t few_places(K kernel, int threads, int64_t bytes) {
@@ -44,6 +46,13 @@ template <> __device__ inline unsigned pair_of<{stored}>(float a, float b) {{
   return both;
 }}
 // Bytes become floats by their place in the fraction of 2^23: converters take four times as long.
+__device__ inline float float_of_byte(unsigned word, int byte) {{
+#ifdef __CUDACC__
+  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u + byte)) - 8388608.0f;
+#else
+  return float(word >> 8 * byte & 255);
+#endif
+}}
 template <class T> __device__ inline void floats_of_bytes(const uint4& sixteen, float (&x)[16]) {{
 #ifdef __CUDACC__
   constexpr bool SIGNED = T(-1) < T(0);
@@ -59,7 +68,7 @@ template <class T> __device__ inline void floats_of_bytes(const uint4& sixteen, 
   for (int i = 0; i < 16; ++i) x[i] = float(bytes[i]);
 #endif
 }}
-"""
+{byte_pairs.device_text(numbers, stored)}"""
 
 
 BEGIN = """\
@@ -119,6 +128,7 @@ BROUGHT
   for (int i = 0; i < ROWS / 8; ++i)
 #pragma unroll
     for (int h = 0; h < EACH / 8; ++h) rows_of[i][h] = *(const uint4*)(here + (i * 8 + g) * LEFT + term * 2 + h * 16);
+ORDER
 #pragma unroll
   for (int j = 0; j < COLUMNS / 8; ++j) {
     const char* const at = here + ROWS * LEFT + (j * 8 + g) * RIGHT + term / PACKED * sizeof(ELEMENT);
@@ -139,6 +149,17 @@ BROUGHT
       }
   }
 }"""
+
+ORDER = """\
+  // Terms of two neighbouring bytes stand together: 0 and 2, 1 and 3.
+#pragma unroll
+  for (int i = 0; i < ROWS / 8; ++i)
+#pragma unroll
+    for (int h = 0; h < EACH / 8; ++h) {
+      const uint4 x = rows_of[i][h];
+      rows_of[i][h] = {(x.x & 0xffff) | x.y << 16, x.x >> 16 | (x.y & 0xffff0000),
+                       (x.z & 0xffff) | x.w << 16, x.z >> 16 | (x.w & 0xffff0000)};
+    }"""
 
 TOGETHER = """\
 await_copies(0);
