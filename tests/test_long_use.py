@@ -43,6 +43,7 @@ from rag_kernels.eval.trial.long_use_checks import (
     FILLED,
     after_refused,
     after_refused_far,
+    beyond,
     by_itself,
     ends_well,
     far_forms,
@@ -51,6 +52,7 @@ from rag_kernels.eval.trial.long_use_checks import (
     kept_bytes,
     many_at_once,
     on_small_stack,
+    refused_first,
     together,
 )
 from rag_kernels.eval.trial.other_sizes import OtherSizes
@@ -376,6 +378,48 @@ def test_what_refused_calls_never_give_back_ends_the_trial(judge: LocalJudge, mo
         with pytest.raises(Stopped) as stopped:
             after_refused_far(checks, checks.place)
     assert codes(stopped.value.verdict) >= {"timed_out"}
+
+
+OF_EVEN_ROWS = """
+#include "rag_kernel.h"
+#include <algorithm>
+#include <vector>
+static std::vector<float> room;
+static int64_t held = 0;
+void f(rk::Tensor<const float> x, rk::Tensor<float> out) {
+  const int64_t n = x.size(-1);
+  volatile float* mine = KEEPS;
+  if (mine) mine[0] = 1;
+  if (held < n) LEFT
+  RK_CHECK(n % 2 == 0 && x.size(0) == 64, "64 rows of even length alone");
+  room.resize(std::max<int64_t>(n, room.size()));
+  for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = x.data[i] + 1.0f + float(int64_t(room.size()) < held);
+}
+RK_EXPORT(forward, f)
+"""
+
+
+def test_what_refused_calls_keep_and_what_the_first_one_leaves_behind_is_told(judge: LocalJudge) -> None:
+    """Of the heap alone: what the judge itself makes of such forms is freed late. A size kept of a refused call spoils
+    those that come after it, unless a larger one was there before.
+    """
+    source = LOOKED_UP.replace("table, at", "x").replace("table[at]", "x + 1")
+    source = source.replace("torch.randn(64, 4), torch.randint(0, 64, (256,))", "torch.randn(64, 48)")
+    fp = functionalize(problem_from_source("one_more_of_even", source), workers=judge.workers)
+    spec = replace(fp.outputs[0], shape=(33, 17))
+    refused = replace(fp, arguments=(replace(fp.tensors[0], spec=spec),), outputs=(spec,))
+    assert beyond(fp, refused) == (((95, 79),), ((95, 79),)) and beyond(fp, fp) == (((64, 48),), ((64, 48),))
+    found = []
+    for keeps, left in (("nullptr", ";"), ("new float[8]", ";"), ("nullptr", "held = n;")):
+        text = OF_EVEN_ROWS.replace("KEEPS", keeps).replace("LEFT", left)
+        with loaded(judge, fp, text) as (session, subject):
+            checks = Checks(subject, subject.bind(session), Findings(), frozenset())
+            try:
+                refused_first(checks, checks.place, [refused])
+                found.append((checks.found.labels, checks.found.checks))
+            except Stopped as stopped:
+                found.append(([str(getattr(stopped.verdict, "input_class", ""))], []))
+    assert found == [([], [AFTER_REFUSED]), (["leaks memory"], [AFTER_REFUSED]), ([AFTER_REFUSED], [])]
 
 
 def test_who_ends_a_thread_that_calls_it_ends_the_trial(judge: LocalJudge, softmax: FunctionalProblem) -> None:

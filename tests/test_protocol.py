@@ -77,6 +77,7 @@ from rag_kernels.eval.messages.to_candidate import (
     Ready,
     RecordCalls,
     Recorded,
+    RefusedCalls,
     StateLeft,
     Strided,
     TellState,
@@ -244,6 +245,7 @@ REPLIES: tuple[CandidateReply | ReferenceReply | Opened, ...] = (
     StateLeft(True, False, True),
     Shared(("output 0 and itself",)),
     Called(2, False),
+    RefusedCalls(16),
     Counted(1e-3),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,10 @@ from rag_kernels.eval.children.reference.other_roundings import LARGER
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.numerics.compare import UNIT_ROUNDOFF, compare
+from rag_kernels.eval.numerics.decisions import AsDecided, Deciding
+from rag_kernels.eval.numerics.input_draws import at_constants
 from rag_kernels.eval.numerics.rounding_noise import Perturbed, RoundingNoise, rounded_anew, to_tf32
+from rag_kernels.eval.numerics.shaped_noise import powers_of_two
 from rag_kernels.eval.numerics.steps import Choice, as_good, as_near, dense, excused, lone, stepped
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.timing_rule import TimingRule
@@ -515,3 +519,38 @@ def get_init_inputs():
     given = [[may_be_given(fp, ONE_APART, on_gpu=on_gpu, **looks) for fp in forms[:2]] for on_gpu in (False, True)]
     assert given == [[True, True], [True, True]]
     assert [orders(fp) for fp in forms] == [False, True, False, False]
+
+
+def test_what_lies_on_a_number_of_the_problem_is_decided_as_pytorch_does() -> None:
+    """In fp64 0.3725 is another number than in fp32; where something was rounded before, that decides nothing."""
+    x = torch.tensor([0.3725, 0.1, 0.5, math.nan])
+    for run in (
+        lambda v: torch.nn.functional.threshold(v, 0.3725, -2.0),
+        lambda v: torch.nn.functional.hardshrink(v, 0.3725),
+        lambda v: (v == 0.3725).to(v.dtype),
+        lambda v: torch.where(v > 0.3725, v, -v),
+        lambda v: torch.histc(v[:3], bins=3, min=-0.5275, max=0.3725),
+    ):
+        with Deciding() as seen:
+            own = run(x)
+        with AsDecided(seen.made):
+            right = run(x.double())
+        assert len(seen.made) == 1 and torch.equal(own.double().nan_to_num(7), right.nan_to_num(7))
+        assert not torch.equal(run(x.double()).nan_to_num(7), right.nan_to_num(7))
+    with Deciding() as seen:
+        _ = x > 0.5, x.bfloat16() > 0.3725, torch.histc(torch.tensor([0.4]), bins=4, min=0.1, max=0.7)
+    assert not seen.made  # an exact number; of sixteen bits PyTorch's own ways differ; next to a bound between bins
+    with Deciding() as seen:
+        _ = x * 3 > 0.3725
+    wide = x.double() * (3 + 1e-9)
+    with AsDecided(seen.made):
+        assert torch.equal(wide > 0.3725, torch.tensor([True, False, True, False]))
+
+
+def test_histograms_lie_on_their_ends_and_steps_of_a_scale_on_their_halves() -> None:
+    generator = torch.Generator().manual_seed(0)
+    ends = at_constants(torch.randn(4096), [-2.3, 2.7], generator, alone=True)
+    assert torch.equal(ends.sign().unique(), torch.tensor([-1.0, 1.0])) and len(ends.unique()) == 6
+    assert bool(((ends - 2.7).abs() < 1e-6).any())
+    halves = 16 * powers_of_two(torch.randn(64, 64), generator, scales=[0.0625, 16.0])
+    assert bool((halves.abs() == 0.5).any()) and torch.equal(halves.abs().log2(), halves.abs().log2().round())

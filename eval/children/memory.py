@@ -14,6 +14,21 @@ import torch
 USED, MOST_USED = 7, 8  # of `cudaMemPoolAttr`: bytes that calls hold now, and at most
 
 
+class _Heap(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena free fast maps mapped most few used left top".split()]
+
+
+def heap_bytes() -> int:
+    """Return how many bytes this process has taken from the C library and not given back; 0 where that does not say."""
+    try:
+        tell = ctypes.CDLL("libc.so.6").mallinfo2
+    except (OSError, AttributeError):
+        return 0
+    tell.restype = _Heap
+    found = tell()
+    return int(found.used + found.mapped)
+
+
 class MemoryCount:
     """Counts what is taken from a moment on."""
 

@@ -258,7 +258,7 @@ class CallOnFirst:
 @dataclass(frozen=True, slots=True)
 class CallOnForms:
     """CPU kernels: call it once on tensors of zeros of these shapes, in which few elements are, or none: `Done`. Or so
-    often, and at most so long, as far as it refuses them: `Called`.
+    often, and at most so long, as far as it refuses them: `RefusedCalls`.
     """
 
     at: int
@@ -274,6 +274,13 @@ class Called:
 
     times: int
     differs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCalls:
+    """`kept_bytes`: of the process's heap, that each of them keeps."""
+
+    kept_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +401,9 @@ CandidateRequest = (
     | TellState
     | TellShared
 )
-CandidateReply = Done | Counted | Pulled | Hashed | Recorded | Profile | MemoryTaken | StateLeft | Called | Shared
+CandidateReply = (
+    Done | Counted | Pulled | Hashed | Recorded | Profile | MemoryTaken | StateLeft | Called | RefusedCalls | Shared
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,21 +90,26 @@ MADE_ELSEWHERE = frozenset(
 )
 
 
-def at_constants(own: torch.Tensor, constants: Sequence[float], generator: torch.Generator) -> torch.Tensor:
+def at_constants(
+    own: torch.Tensor, constants: Sequence[float], generator: torch.Generator, *, alone: bool = False
+) -> torch.Tensor:
     """Return an input of which half the elements lie on a constant of the problem, or next to one.
 
-    Of either sign, and on a few of its multiples, where what divides by it and rounds has its steps.
+    Of either sign, and on a few of its multiples, where what divides by it and rounds has its steps; or all of them on
+    it `alone`, or beside it.
     """
     if not own.is_floating_point() or own.dim() == 0 or own.numel() == 0:
         return own
-    numbers = {s * c for c in constants for s in (1, -1)} | {n * c for c in constants for n in (2, 3, 5, 7)}
-    exact = torch.tensor([0.0, -0.0, *sorted(numbers)], device=own.device).to(own.dtype)
+    numbers = {n * c for c in constants for n in ((1,) if alone else (1, -1, 2, 3, 5, 7))}
+    zeros = [] if alone and numbers else [0.0, -0.0]
+    exact = torch.tensor([*zeros, *sorted(numbers)], device=own.device).to(own.dtype)
     beside = [torch.nextafter(exact, torch.full_like(exact, to)) for to in (-math.inf, math.inf)]
     values = torch.cat([exact, exact, *beside])  # as often on one as beside it
     values = values[torch.isfinite(values)]
     chosen = values[torch.randint(0, len(values), own.shape, generator=generator, device=own.device)]
     normal = torch.randn(own.shape, generator=generator, device=own.device).to(own.dtype)
-    return torch.where(torch.rand(own.shape, generator=generator, device=own.device) < 0.5, chosen, normal)
+    share = 1.0 if alone else 0.5
+    return torch.where(torch.rand(own.shape, generator=generator, device=own.device) < share, chosen, normal)
 
 
 def ends_of(own: torch.Tensor) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ what the problem itself is given (`input_draws.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -202,8 +202,13 @@ def _climb(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return (1e-2 * rows + climbed * (80 + 8.5 * drawn[1])).reshape(x.shape)
 
 
-def powers_of_two(own: torch.Tensor, generator: torch.Generator, *, throughout: bool = False) -> torch.Tensor:
-    """Return a half to four, of the own signs, in every other line one throughout; or one in all places."""
+def powers_of_two(
+    own: torch.Tensor, generator: torch.Generator, *, throughout: bool = False, scales: Sequence[float] = ()
+) -> torch.Tensor:
+    """Return a half to four, of the own signs, in every other line one throughout; or one in all places.
+
+    With `scales`, which are powers of two, each is from an eighth to four and divided or multiplied by one of these.
+    """
     if not own.is_floating_point() or own.numel() == 0:
         return own
     power = torch.randint(-1 if throughout else 0, 3, own.shape, generator=generator, device=own.device)
@@ -213,6 +218,10 @@ def powers_of_two(own: torch.Tensor, generator: torch.Generator, *, throughout: 
     if value.dim():
         lines = lines_of(value)
         lines[::2] = lines[::2, :1].clone()
+    if scales:
+        times = torch.tensor([f * s for f in (0.125, 1.0) for t in (1.0, *scales) for s in (t, 1 / t)])
+        chosen = torch.randint(0, len(times), own.shape, generator=generator, device=own.device)
+        value = value * times.to(own.device)[chosen]
     return value.to(own.dtype)
 
 

@@ -49,6 +49,7 @@ from rag_kernels.eval.messages.to_candidate import (
     Ready,
     RecordCalls,
     Recorded,
+    RefusedCalls,
     Strided,
     Within,
 )
@@ -462,12 +463,11 @@ class LoadedCandidate(CandidateWorker):
 
     def call_together(self, places: Sequence[BoundBuffers], times: int, limit_s: float) -> Called:
         """Call it at places from a thread each, which may wait for each other for ever."""
-        limit_s += len(places) * places[0].session.call_limit_s
         return self.ask(CallTogether(tuple(p.number for p in places), times), Called, deadline_s=limit_s)
 
     def call_first(self, first: BoundBuffers, second: BoundBuffers, limit_s: float) -> None:
         """Make its first call at two places at once, from two threads, which may wait for each other for ever."""
-        self.ask(CallFirst(first.number, second.number), Done, deadline_s=limit_s + 2 * first.session.call_limit_s)
+        self.ask(CallFirst(first.number, second.number), Done, deadline_s=limit_s)
         self.stand()
 
     def call_by_threads(self, place: BoundBuffers, times: int, limit_s: float) -> Called:
@@ -491,9 +491,11 @@ class LoadedCandidate(CandidateWorker):
         self.ask(CallOnForms(place.number, arguments, results), Done, deadline_s=limit_s)
 
     def call_refused(self, place: BoundBuffers, arguments: Shapes, results: Shapes, times: int, limit_s: float) -> int:
-        """Call it so often on tensors of zeros of these shapes, which it refuses; return how often that was."""
+        """Call it so often on tensors of zeros of these shapes, which it refuses; return how many bytes of its heap
+        each of these calls keeps.
+        """
         request = CallOnForms(place.number, arguments, results, times, limit_s)
-        return self.ask(request, Called, deadline_s=limit_s + 2 * place.session.call_limit_s).times
+        return self.ask(request, RefusedCalls, deadline_s=limit_s + 2 * place.session.call_limit_s).kept_bytes
 
     def recorded(self, place: BoundBuffers) -> tuple[bytes, str]:
         """Return the calls of a composed source's kernels in one call, for a checked program, or why there are none."""

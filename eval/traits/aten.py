@@ -51,6 +51,7 @@ class Operator:
     takes_first: bool = False  # of equal elements, as its documentation says
     last_write_stays: bool = False  # of what it writes to one place one value stays, and which is not defined
     parts_inputs: bool = False  # its numbers are thresholds or bounds: it computes differently on their two sides
+    evenly: bool = False  # between two numbers, into equal parts, next to whose inner bounds rounding decides
     elementwise: bool = False  # each element of its result comes of the elements at the same place
     jumps: bool = False  # its result moves by a step where its operand passes a number
     turns: bool = False  # it goes once round where an operand passes zero, and the other one is on one side of it
@@ -148,15 +149,16 @@ _ELEMENTWISE: tuple[tuple[str, Operator], ...] = (
     ("masked_fill", Operator(cost="layout", exact=True)),
     ("where", Operator(cost="layout", exact=True, parts_inputs=True)),
     # Activations.
-    ("threshold", replace(_FUNCTION, parts_inputs=True)),
-    ("silu relu6 celu prelu hardshrink softshrink hardsigmoid hardswish", _FUNCTION),
+    ("threshold hardshrink", replace(_FUNCTION, parts_inputs=True, jumps=True)),
+    ("silu relu6 celu prelu softshrink hardsigmoid hardswish", _FUNCTION),
     ("relu", replace(_FUNCTION, exact=True)),
     ("elu gelu mish selu", replace(_FUNCTION, light=True)),
     ("softplus", replace(_FUNCTION, light=True, fades=True)),
     ("hardtanh", replace(_FUNCTION, light=True, exact=True, parts_inputs=True)),
     ("leaky_relu", replace(_FUNCTION, light=True, defaults=((1, 0.01),))),
     # Gradients of what has a bend.
-    ("threshold_backward leaky_relu_backward hardtanh_backward hardshrink_backward", Operator(jumps=True)),
+    ("threshold_backward hardtanh_backward hardshrink_backward", Operator(parts_inputs=True, jumps=True)),
+    ("leaky_relu_backward", Operator(jumps=True)),
     ("softshrink_backward hardsigmoid_backward hardswish_backward elu_backward", Operator(jumps=True)),
     ("_prelu_kernel_backward", Operator(jumps=True)),
 )
@@ -268,7 +270,8 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("avg_pool2d_backward avg_pool3d_backward", Operator()),
     ("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward", Operator()),
     ("max_unpool2d max_unpool3d", Operator()),
-    ("histc bincount im2col col2im affine_grid_generator", Operator()),
+    ("histc", Operator(parts_inputs=True, jumps=True, evenly=True)),
+    ("bincount im2col col2im affine_grid_generator", Operator()),
     ("segment_reduce", Operator(parted=True)),
     ("embedding_bag _embedding_bag", Operator(reads_in_part=True, parted=True)),
     ("searchsorted bucketize", Operator(reads_in_part=True, jumps=True)),

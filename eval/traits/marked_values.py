@@ -5,14 +5,16 @@ Comes in: a FunctionalProblem. Goes out: numbers. For the judge and for the refe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from rag_kernels.eval.records import FunctionalProblem, Ref, Scalar, Value
-from rag_kernels.eval.traits.aten import operator
+from rag_kernels.eval.traits.aten import base_name, operator
 
 TARGET, IGNORE_INDEX, IGNORED_BY_DEFAULT = 1, 4, -100  # positions among the arguments of losses, and torch's default
 LARGEST = 1e6  # beyond are stand-ins for infinity
 MOST_CONSTANTS = 16
+SCALING, MOST_POWER = frozenset({"mul", "div"}), 256.0
 
 
 def constants_of(fp: FunctionalProblem) -> list[float]:
@@ -24,6 +26,31 @@ def constants_of(fp: FunctionalProblem) -> list[float]:
             if isinstance(value, float) or (bounds and isinstance(value, int) and not isinstance(value, bool)):
                 found[float(value)] = None
     return [value for value in found if abs(value) <= LARGEST][:MOST_CONSTANTS]
+
+
+def is_exact(value: float) -> bool:
+    """Return whether every kind of float that is computed in has a number: it has eight bits at most."""
+    return not math.isfinite(value) or float(256 * math.frexp(value)[0]).is_integer()
+
+
+def parted_by(op: str, given: tuple[object, ...]) -> bool:
+    """Return whether an operator's result moves by a step at one of its numbers that floats of 32 bits have not."""
+    traits = operator(op)
+    if not (traits.parts_inputs and traits.jumps):
+        return False
+    return any(isinstance(value, float) and not is_exact(value) for value in given)
+
+
+def moves_at_numbers(fp: FunctionalProblem) -> bool:
+    """Return whether something moves by a step at a number of the problem's that has to be rounded for it."""
+    return any(parted_by(node.op, (*node.args, *(v for _, v in node.kwargs))) for node in fp.nodes)
+
+
+def powers_in(fp: FunctionalProblem) -> list[float]:
+    """Return the powers of two that elements are multiplied or divided by, none of them far from one."""
+    scaled = [value for node in fp.nodes if base_name(node.op) in SCALING for value in _scalars(node.args)]
+    sizes = {abs(float(value)) for value in scaled if not isinstance(value, bool | str | None)}
+    return sorted(s for s in sizes if 1 / MOST_POWER <= s <= MOST_POWER and math.frexp(s)[0] == 0.5)
 
 
 def _scalars(values: tuple[Value, ...]) -> Iterator[Scalar]:

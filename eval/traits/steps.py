@@ -194,7 +194,7 @@ def meets_steps_in_parts(fp: FunctionalProblem) -> bool:
     computed: of two of these no product is taken.
     """
     known, counts = as_they_are(fp), {a.name: math.prod(a.spec.shape) for a in fp.tensors}
-    parts = set[str]()
+    parts, alone = set[str](), is_elementwise(fp)
     for node in fp.nodes:
         traits, name, read = operator(node.op), base_name(node.op), list(names_in(node.args))
         counts |= {node.name: math.prod(node.outputs[0].shape)} if node.outputs else {}
@@ -205,6 +205,9 @@ def meets_steps_in_parts(fp: FunctionalProblem) -> bool:
             continue
         if not (name in EXACT_OF_WHOLE or traits.free or traits.cast or traits.cost in ("layout", "factory")):
             return False
+        if alone and name == "mul" and any(isinstance(v, float) and _is_power(v) for v in node.args):
+            parts.add(node.name)
+            continue
         among = sum(one in parts for one in read) * (2 if name == "square" else 1)
         if among > 1 and (name in PRODUCTS or traits.cost == "product"):
             return False
@@ -224,7 +227,11 @@ def _divides_by_power(node: Node, known: Set[str]) -> bool:
     by = node.args[1] if len(node.args) > 1 else None
     if isinstance(by, Ref):
         return by.name in known
-    return isinstance(by, int | float) and by != 0 and math.frexp(abs(by))[0] == 0.5
+    return isinstance(by, int | float) and _is_power(by)
+
+
+def _is_power(value: float) -> bool:
+    return value != 0 and math.frexp(abs(value))[0] == 0.5
 
 
 def _chooses_from_inputs(fp: FunctionalProblem) -> bool:

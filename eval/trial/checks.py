@@ -104,7 +104,7 @@ SOFT = frozenset(
     }
 )  # kinds on which even a gross error is only a label
 FEW_THREADS, MANY_THREADS = 17, 40  # between these one number is drawn
-MOST_THREADS = range(130, 160)  # and one of these: machines have as many
+MOST_THREADS = range(258, 290)  # and one of these: machines have as many
 DECOYS: dict[Instead, str] = {
     "nothing": "without them",
     "the first": "with copies of an argument in their place",
@@ -118,6 +118,7 @@ SIGNS_OF_ZEROS = "fragile: signs of zeros"
 ROUNDING_LEANS = "suspicious: rounding leans"
 IDLE_S = 0.01  # how long a worker is watched after a call
 LATE_TRIES = 3  # calls that are watched for a late write when one was wrong
+MIXED_REPEATS = 4  # of rows of several kinds, beside one for each number of threads
 TRIES = 9  # with five an honest module was rejected once, beside a test suite
 
 
@@ -369,13 +370,15 @@ class Checks:
             if fingerprint not in seen:
                 seen[fingerprint] = count
                 self.compare(self.place, subject.outputs(self.place), recipe, "repeated call")
-        for count in dict.fromkeys(counts) if session.specials.mixed else ():
+        unusual = set[bytes]()
+        for count in [*dict.fromkeys(counts), *[threads()] * MIXED_REPEATS] if session.specials.mixed else ():
             if not session.on_gpu:
                 subject.use_threads(count)
             self._on_mixed(self.place, "repeated call")
+            unusual.add(subject.fingerprint(self.place))
         if not session.on_gpu:
             subject.use_threads(threads())
-        if len(seen) > 1:
+        if max(len(seen), len(unusual)) > 1:
             self.found.label("nondeterministic")
         self.found.checks.append(f"{len(counts)} repeats")
 

@@ -20,6 +20,7 @@ from rag_kernels.eval.records import (
     ENDS_BADLY,
     GENERATOR,
     LEAKS,
+    ONE_CALLER,
     SETTINGS,
     SHARED,
     Crashed,
@@ -39,14 +40,15 @@ LEAK_BYTES, LEAK_A_CALL = 1 << 20, 16  # in the calls after these, and in each: 
 # Reads of a process's memory, at least and most: a leak grows between any two, others by huge pages now and then.
 LEAK_PARTS, LEAK_READS = 3, 6
 # Threads that call it once each, and numbers of lines, in a part of them; and how long a part may take.
-FEW_CALLERS, MANY_CALLERS, LEAST_LINES, MOST_LINES, KEEPS_S = 24, 500, 8, 32, 0.3
+FEW_CALLERS, MANY_CALLERS, LEAST_LINES, MOST_LINES, KEEPS_S = 24, 500, 8, 32, 0.2
 TURNS, TURNS_BYTES = 400, 1 << 17  # from all lines to one or back in a part of such calls, and what they may keep
 RUSH_S, RUSHES = 0.25, (2, 4)  # of calls by so many times the threads
-# Calls of each of several callers, in so long at most if each were alone: on contents one of which is unusual, and on
-# unusual ones alone. How many callers there are beside two: at the own sizes up to so many bytes, else at the least.
-TOGETHER, UNUSUAL_S, CALLERS, CALLERS_BYTES = 48, 1.0, 8, 8 << 20
+# Calls of each of two callers, or as many of more in all, in so long at most if each were alone: on contents one of
+# which is unusual, and on unusual ones alone. How many callers there are beside two: at the own sizes up to so many
+# bytes, else at the least.
+TOGETHER, USUAL_S, UNUSUAL_S, CALLERS, CALLERS_BYTES = 48, 2.0, 1.0, 8, 8 << 20
 ENDING_CALLS = 20  # by each of two threads, before a process ends another time
-LOCKED_S = 40.0  # after which, and two calls, they wait for each other
+LOCKED_S, LOCKED_TIMES = 12.0, 10  # after which, and so many times as long as they take alone, they wait for each other
 AFTER_REFUSED = "after a call that it refused"
 FILLED = "memory that others used"
 SMALL_STACK = "a small stack"
@@ -119,16 +121,16 @@ def in_filled_memory(checks: Checks, place: BoundBuffers) -> None:
     checks.found.checks.append(FILLED)
 
 
-def first_at_once(checks: Checks, first: BoundBuffers, second: BoundBuffers) -> str:
-    """Return what goes wrong where a worker's first calls are made by two threads at once, or nothing. Neither may take
-    memory from the heap for zero.
+def first_at_once(checks: Checks, first: BoundBuffers, second: BoundBuffers, call_s: float) -> str:
+    """Return what goes wrong where a worker's first calls are made by two threads at once, or nothing; one alone takes
+    so long. Neither may take memory from the heap for zero.
     """
     places = first, second
     recipes = [first.session.random_recipe(), second.session.random_recipe()]
     for place, recipe in zip(places, recipes, strict=True):
         checks.subject.prepare(place, recipe)
     try:
-        checks.subject.call_first(first, second, LOCKED_S)
+        checks.subject.call_first(first, second, LOCKED_S + LOCKED_TIMES * call_s)
         for place, recipe in zip(places, recipes, strict=True):
             checks.compare(place, checks.subject.outputs(place), recipe, "two first calls at once")
     except Stopped as stopped:
@@ -180,7 +182,8 @@ def ends_well(checks: Checks, opened: Callable[[], LoadedCandidate]) -> None:
     was aborted.
     """
     many, one = checks.subject.end(), _ends_after(checks, opened, 1)
-    if (many or one) and (why := _ends_after(checks, opened, ENDING_CALLS if many else 1)):
+    calls = ENDING_CALLS if many and ONE_CALLER not in checks.found.labels else 1
+    if (many or one) and (why := _ends_after(checks, opened, calls)):
         checks.found.label(ENDS_BADLY)
         checks.found.notes.append(f"its process does not end as it should: {why}"[:300])
         return
@@ -196,7 +199,7 @@ def _ends_after(checks: Checks, opened: Callable[[], LoadedCandidate], calls: in
             other.prepare(place, session.random_recipe())
         other.call(first)
         if calls > 1:
-            other.call_together((first, second), calls, LOCKED_S)
+            other.call_together((first, second), calls, LOCKED_S + LOCKED_TIMES * calls * other.accounts[-1].call_s)
         return other.end()
 
 
@@ -231,10 +234,47 @@ def after_refused_far(checks: Checks, place: BoundBuffers) -> bool:
                 raise
             if not stopped.alive:
                 return False
-            subject.call_refused(place, arguments, results, REFUSED, REFUSED_S)
+            _refused_often(checks, place, arguments, results)
             checks.on_both(place, place.session.random_recipe(), AFTER_REFUSED)
             checks.found.checks.append(AFTER_REFUSED)
     return True
+
+
+def _refused_often(checks: Checks, place: BoundBuffers, arguments: Shapes, results: Shapes) -> None:
+    """Have it refuse many such calls; label it where each keeps memory."""
+    each = checks.subject.call_refused(place, arguments, results, REFUSED, REFUSED_S)
+    if each >= LEAK_A_CALL and LEAKS not in checks.found.labels:
+        checks.found.label(LEAKS)
+        checks.found.notes.append(f"calls that it refuses keep {each} bytes each")
+
+
+def refused_first(checks: Checks, place: BoundBuffers, refused: Sequence[FunctionalProblem]) -> None:
+    """Require that it is right after the first call of its process, as far above its own sizes as one that it has
+    refused elsewhere is below them; who takes that, or ends at it, is asked no more.
+    """
+    own = place.session.fp
+    if (larger := beyond(own, refused[-1])) is None:
+        return
+    try:
+        checks.subject.call_on_forms(place, *larger, place.session.call_limit_s)
+    except Stopped as stopped:
+        if isinstance(stopped.verdict, Rejected):
+            raise
+        if stopped.alive:
+            checks.on_both(place, place.session.random_recipe(), AFTER_REFUSED)
+            _refused_often(checks, place, *larger)
+            checks.found.checks.append(AFTER_REFUSED)
+
+
+def beyond(own: FunctionalProblem, other: FunctionalProblem) -> tuple[Shapes, Shapes] | None:
+    """Return shapes of arguments and results as far above the own ones as others are beside them, if there is room."""
+    forms = ([[s.shape for s in specs] for specs in ([a.spec for a in fp.tensors], fp.outputs)] for fp in (own, other))
+    arguments, results = (
+        tuple(tuple(n + abs(n - m) for n, m in zip(*both, strict=True)) for both in zip(*shapes, strict=True))
+        for shapes in zip(*forms, strict=True)
+    )
+    room = 8 * sum(map(math.prod, (*arguments, *results))) <= FAR_BYTES
+    return (arguments, results) if room else None
 
 
 def most_distinct(problems: Sequence[FunctionalProblem]) -> FunctionalProblem:
@@ -383,16 +423,17 @@ def together(checks: Checks, places: Sequence[BoundBuffers], call_s: float) -> s
     only calls of the same path meet.
     """
     pair_s = max(call_s, 1e-9) * len(places) / 2
-    usual, unusual = (max(2, min(TOGETHER, int(limit_s / pair_s))) for limit_s in (MANY_S, UNUSUAL_S))
+    most = TOGETHER * 2 // len(places)
+    usual, unusual = (max(2, min(most, int(limit_s / pair_s))) for limit_s in (USUAL_S, UNUSUAL_S))
     what = "two callers at once" if len(places) == 2 else f"{len(places)} callers at once"
     mixed = [recipe for p in places if (recipe := p.session.specials.mixed) is not None]
-    recipes = [p.session.random_recipe() for p in places]
+    recipes = _in_turn(places)
     passes = [(usual, [*recipes[:-1], mixed[-1] if len(mixed) == len(places) else recipes[-1]])]
     if len(mixed) == len(places):
         passes.append((unusual, [places[0].session.specials.second_mixed or mixed[0], *mixed[1:]]))
     try:
         for times, contents in passes:
-            _at_once(checks, places, contents, times, what)
+            _at_once(checks, places, contents, times, what, LOCKED_S + LOCKED_TIMES * times * pair_s)
     except Stopped as stopped:
         if isinstance(stopped.verdict, Rejected):
             raise
@@ -401,12 +442,25 @@ def together(checks: Checks, places: Sequence[BoundBuffers], call_s: float) -> s
     return ""
 
 
-def _at_once(checks: Checks, places: Sequence[BoundBuffers], recipes: Sequence[Recipe], times: int, what: str) -> None:
+def _in_turn(places: Sequence[BoundBuffers]) -> list[Recipe]:
+    """Return a content for each place, of two by chance that places of one size have in turn."""
+    by_session = {p.session: (p.session.random_recipe(), p.session.random_recipe()) for p in places}
+    return [by_session[place.session][number % 2] for number, place in enumerate(places)]
+
+
+def _at_once(
+    checks: Checks,
+    places: Sequence[BoundBuffers],
+    recipes: Sequence[Recipe],
+    times: int,
+    what: str,
+    limit_s: float,
+) -> None:
     for place, recipe in zip(places, recipes, strict=True):
         place.session.require_answer(recipe)
         checks.subject.prepare(place, recipe)
     for _ in range(TRIES):
-        called = checks.subject.call_together(places, times, LOCKED_S)
+        called = checks.subject.call_together(places, times, limit_s)
         for place, recipe in zip(places, recipes, strict=True):
             checks.compare(place, checks.subject.outputs(place), recipe, what)
         if not called.differs:

@@ -105,6 +105,7 @@ class OtherSizes:
         self.known, self.found, self.without, self.may_refuse = known, found, without, may_refuse
         self.served: list[FunctionalProblem] = []
         self.refused = ""
+        self.refusing: list[FunctionalProblem] = []  # at all of its sizes that it refused, where that is no fault
         self.smallest: ProblemSession | None = None
         self.tiny: ProblemSession | None = None
 
@@ -157,6 +158,7 @@ class OtherSizes:
         reason = _told(session, sizes, stopped)
         if _is_refused(stopped) and stopped.alive and self.may_refuse:
             self.refused = "" if sizes is FEW else reason
+            self.refusing.append(session.fp)
             self._ask_again(subject)
         else:
             self._specialised(reason)

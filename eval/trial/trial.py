@@ -58,6 +58,7 @@ from rag_kernels.eval.trial.long_use_checks import (
     many_at_once,
     many_calls,
     on_small_stack,
+    refused_first,
     together,
 )
 from rag_kernels.eval.trial.other_sizes import SMALLER, OtherSizes
@@ -126,7 +127,7 @@ class Trial:
         self.tried_special = False
         self.by_itself = True  # none of its code is a numerical library's
         self.loaded_bytes = 0  # that a process has more for having loaded it
-        self.call_s = 0.0  # of one at the problem's own sizes
+        self.call_s, self.slowest_s = 0.0, 0.0  # of one at the problem's own sizes, the last and the slowest
         self.extra_bytes: int | None = None  # of a call, at most, beside arguments and outputs
         self.stage_s: dict[str, float] = {}
 
@@ -160,6 +161,7 @@ class Trial:
         self._stage("check", lambda: keeps_results_apart(checks))
         self._stage("check", lambda: self._elsewhere(subject, checks))
         self.call_s = subject.accounts[-1].call_s
+        self.slowest_s = max(account.call_s for account in subject.accounts)
         if self.thorough:
             self._stage("check", lambda: factors(checks))
             self._stage("check", checks.greatest_integers)
@@ -176,6 +178,8 @@ class Trial:
             self._stage("repeat", self._in_another_worker)
             self._stage("repeat", self._on_older_processors)
         if not self.searches or self._stage("odd", lambda: self.others.search(subject)):
+            if self.thorough:
+                self._stage("repeat", self._refused_first)
             leaves_nothing(checks)  # at other sizes
             checks.leaning()
             done_means_done(checks)
@@ -342,7 +346,7 @@ class Trial:
                 checks = Checks(other, first, self.found, self.without)
                 if not spoiled:
                     in_filled_memory(checks, first)
-                elif self._fails_at_once(first_at_once(checks, first, second)):
+                elif self._fails_at_once(first_at_once(checks, first, second, self.slowest_s)):
                     continue
                 if spoiled and not self._survives_infinities(other):
                     continue
@@ -360,7 +364,7 @@ class Trial:
                     *([first, p] for p in smaller),
                     [other.bind(of_many, step=ALLOCATED_BYTES) for _ in range(CALLERS)],
                 )
-                for places in callers:  # of the same sizes, beside one of the least, and many of these
+                for places in () if ONE_CALLER in self.found.labels else callers:  # alike, beside the least, many
                     if not self._by_several_callers(Checks(other, first, self.found, self.without), places):
                         return
                 sized = None if self.others.fails_somewhere else self.others.small_place(other, first)
@@ -372,6 +376,19 @@ class Trial:
                 if alive:
                     ends_well(checks, self._open)
                 return
+
+    def _refused_first(self) -> None:
+        """Require of a C++ kernel that it is right where the first call of a process is one that it refuses."""
+        if (
+            self.session.on_gpu
+            or self.candidate.tier != "kernel"
+            or "repeats" in self.without
+            or not self.others.refusing
+        ):
+            return
+        with self._open() as other:
+            place = other.bind(self.session)
+            refused_first(Checks(other, place, self.found, self.without), place, self.others.refusing)
 
     def _by_several_callers(self, checks: Checks, places: Sequence[BoundBuffers]) -> bool:
         """Return whether it is right where a thread for each place calls it at once; label it where it is not."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import faulthandler
+import gc
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +54,7 @@ from rag_kernels.eval.children.gpu.buffers import (
     flush_caches,
 )
 from rag_kernels.eval.children.gpu.delay import delay_until, set_clock
-from rag_kernels.eval.children.memory import MemoryCount
+from rag_kernels.eval.children.memory import MemoryCount, heap_bytes
 from rag_kernels.eval.children.torch_switches import switches
 from rag_kernels.eval.messages.protocol import candidate_opening, candidate_request, numbered
 from rag_kernels.eval.messages.to_both import Done, MemoryTaken, Settle, Shared, TellMemory, TellShared
@@ -92,6 +93,7 @@ from rag_kernels.eval.messages.to_candidate import (
     Ready,
     RecordCalls,
     Recorded,
+    RefusedCalls,
     StateLeft,
     TellState,
     UseThreads,
@@ -101,6 +103,7 @@ from rag_kernels.eval.numerics.common_elements import in_common
 from rag_kernels.eval.process.channel import Channel, Failed
 
 TOGETHER_S = 0.03  # at least, that two callers call at once: another thread needs some of it to begin
+REFUSED_PARTS = 3  # of calls that it refuses, the first to settle
 REFILL = 0x5A  # bytes of outputs between calls in a row: a large finite number of every format
 
 
@@ -467,17 +470,24 @@ class Loaded:
         """Return a call of it on tensors of zeros of other shapes."""
         return self.code.bind(OfForms(self.bound[asked.at], asked), self.bindings[asked.at])
 
-    def call_refused(self, asked: CallOnForms) -> Called:
-        """Call it many times on what it refuses, until it takes one."""
-        call, end_s = self.on_forms(asked), time.monotonic() + asked.limit_s
-        for made in range(asked.refused):
-            try:
-                call()
-            except Exception:
-                if time.monotonic() < end_s:
+    def call_refused(self, asked: CallOnForms) -> RefusedCalls:
+        """Call it many times on what it refuses, until it takes one, and see what is left of the later ones: in each of
+        two parts of them, or it is none of these calls'.
+        """
+        call, parts = self.on_forms(asked), list[float]()
+        for _ in range(REFUSED_PARTS):
+            gc.collect()  # exceptions hold on to each other
+            held, made, end_s = heap_bytes(), 0, time.monotonic() + asked.limit_s / REFUSED_PARTS
+            while made < asked.refused // REFUSED_PARTS and time.monotonic() < end_s:
+                try:
+                    call()
+                except Exception:
+                    made += 1
                     continue
-            return Called(made + 1, False)
-        return Called(asked.refused, False)
+                return RefusedCalls(0)
+            gc.collect()
+            parts.append((heap_bytes() - held) / max(1, made))
+        return RefusedCalls(max(0, int(min(parts[1:]))))
 
     def mute(self, instead: Instead) -> None:
         """Let the own kernels of a composed source do nothing, or copy, to see whether the result needs them."""

@@ -59,7 +59,9 @@ from rag_kernels.eval.numerics.oracle import (
     seed_draws,
     vary,
 )
+from rag_kernels.eval.numerics.shaped_noise import powers_of_two
 from rag_kernels.eval.records import FunctionalProblem, IndexBound, TensorArgument
+from rag_kernels.eval.traits.aten import operator
 from rag_kernels.eval.traits.input_kinds import (
     ALIKE,
     AT_CONSTANTS,
@@ -92,6 +94,7 @@ from rag_kernels.eval.traits.input_kinds import (
     OTHER_ROWS,
     OUT_OF_RANGE,
     PADDED,
+    POWERS,
     PROBES,
     REPEATED,
     SINGLES,
@@ -100,8 +103,8 @@ from rag_kernels.eval.traits.input_kinds import (
     UNTRUE,
     WIDEST,
 )
-from rag_kernels.eval.traits.marked_values import constants_of, ignored_targets
-from rag_kernels.eval.traits.steps import has_to_ascend
+from rag_kernels.eval.traits.marked_values import constants_of, ignored_targets, powers_in
+from rag_kernels.eval.traits.steps import has_to_ascend, is_elementwise
 
 SOME_BOUNDS = 64  # of a tensor of bounds
 IN_PLACE = (IRREGULAR, DISORDER, NEARLY, UNEVEN, KEPT)  # but for a few elements as the problem has them
@@ -237,7 +240,10 @@ class DrawMaker:
         elif kind in SINGLES:
             value = value * SINGLES[kind] if value.numel() == 1 and value.is_floating_point() else value
         elif kind == AT_CONSTANTS:
-            value = value if is_sorted(value) else at_constants(value, making.constants, generator)
+            alone = any(operator(node.op).evenly for node in self.fp.nodes)
+            value = value if is_sorted(value) else at_constants(value, making.constants, generator, alone=alone)
+        elif kind == POWERS and is_elementwise(self.fp) and not is_sorted(value):
+            value = powers_of_two(value, generator, scales=powers_in(self.fp))
         elif not (kind == "own" or kind in NAMED or is_sorted(value)):
             beside = bool(making.probed) or (bool(making.masks) and argument.path not in making.masks)
             value = redraw("normal" if beside else kind, value, generator, first=making.is_first, dtype=dtype)

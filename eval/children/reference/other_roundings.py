@@ -19,6 +19,7 @@ from rag_kernels.eval.numerics.eight_bits import chosen, narrowed
 from rag_kernels.eval.numerics.oracle import right_answer
 from rag_kernels.eval.numerics.rounding_noise import SCALE, RoundingNoise, rounded_anew
 from rag_kernels.eval.numerics.steps import stepped
+from rag_kernels.eval.traits.marked_values import moves_at_numbers
 from rag_kernels.eval.traits.steps import has_steps
 
 NOISE_RUNS = 3
@@ -33,6 +34,7 @@ class OtherRoundings:
     def __init__(self, module: BoundModule, operands: float) -> None:
         self.module, self.operands = module, operands
         self.has_steps = has_steps(module.fp)
+        self.may_move = not moves_at_numbers(module.fp)  # inputs: there what is just such a number is no other
 
     def generator(self) -> torch.Generator:
         """Return a generator of its own, which PyTorch's decides."""
@@ -43,7 +45,7 @@ class OtherRoundings:
         generator = self.generator()
         for _ in range(LONE_RUNS):
             self.module.restore()
-            leaves = [rounded_anew(v, generator) for v in self.module.leaves] if inputs else None
+            leaves = [rounded_anew(v, generator) for v in self.module.leaves] if inputs and self.may_move else None
             with RoundingNoise(generator, scale, operands=self.operands):
                 results = self.module.call(leaves)
             yield results[at]
@@ -75,7 +77,7 @@ class OtherRoundings:
         by luck, and nobody owes more than the answer to inputs that are as good. Inputs of 16 bits are what they
         are, and computed on in fp32: they are moved by a rounding there, in fp64.
         """
-        generator = self.generator()
+        generator, moved = self.generator(), moved if self.may_move else 0.0
         finely = bool(moved) and answer.kind == "fp64" and any(_is_narrow(v) for v in self.module.leaves)
         worst: list[torch.Tensor | None] = [None] * len(answer.oracle)
         for _ in range(NOISE_RUNS):

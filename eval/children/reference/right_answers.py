@@ -36,6 +36,7 @@ from rag_kernels.eval.numerics.compare import (
     unpacked,
 )
 from rag_kernels.eval.numerics.cut_factors import BITS, COARSE_SHARE, COARSER, GOES_WITH, goes_with, middle
+from rag_kernels.eval.numerics.decisions import AsDecided, Deciding, Decision
 from rag_kernels.eval.numerics.eight_bits import EIGHT_BITS, chosen, narrowed
 from rag_kernels.eval.numerics.exactness_probe import relative_error, targets
 from rag_kernels.eval.numerics.octaves import small_fault
@@ -57,6 +58,7 @@ from rag_kernels.eval.numerics.steps import (
 from rag_kernels.eval.numerics.ties import Arranged, taken_by, takes_any
 from rag_kernels.eval.traits.index_ties import index_source, is_rounded
 from rag_kernels.eval.traits.input_kinds import SPLIT, precision_class
+from rag_kernels.eval.traits.marked_values import moves_at_numbers
 from rag_kernels.eval.traits.packed_bits import packed_at
 from rag_kernels.eval.traits.steps import has_steps, longest_sum
 
@@ -78,6 +80,7 @@ class RightAnswers:
         self.module, self.forms, self.operands = module, forms, operands
         self.has_steps, self.takes_any = has_steps(module.fp), takes_any(module.fp)
         self.longest = longest_sum(module.fp)
+        self.moves_at_numbers = moves_at_numbers(module.fp)
         self.others = OtherRoundings(module, operands)
         self.answers: dict[int, Answer] = {}
 
@@ -253,10 +256,14 @@ class RightAnswers:
             return self.module.call()
 
     def _compute(self) -> Answer:
-        self.module.restore()
-        results = self.module.own_results(self.module.call())
+        results, made = self._own()
         _require_form(results, self.forms)
-        exact = right_answer(self.module.call_in_double, results)
+
+        def in_double() -> list[torch.Tensor]:
+            with AsDecided(made) if made else contextlib.nullcontext():
+                return self.module.call_in_double()
+
+        exact = right_answer(in_double, results)
         if exact is None:
             return Answer(results, results, "own dtype")
         answer = self._without_steps(Answer(results, exact, "fp64"))
@@ -264,6 +271,14 @@ class RightAnswers:
         if any(t.dtype == torch.float64 or t.numel() < FEW for t in results):
             answer.noise = self.others.noise(answer)
         return answer
+
+    def _own(self) -> tuple[list[torch.Tensor], list[Decision]]:
+        """Return the module's own outputs, and what it decided at numbers that had to be rounded."""
+        self.module.restore()
+        if not self.moves_at_numbers:
+            return self.module.own_results(self.module.call()), []
+        with Deciding() as deciding:
+            return self.module.own_results(self.module.call()), deciding.made
 
     def _without_steps(self, answer: Answer) -> Answer:
         """Return an answer in which PyTorch's own steps by rounding are no errors that others may have anywhere."""
