@@ -156,6 +156,21 @@ def test_gradients_of_attention_are_right_and_no_weights_are_stored(name: str, t
     assert_right(fp, emulated(plan, fp, given, tmp_path), given)
 
 
+def test_queries_that_are_saved_and_rotated_are_multiplied_once(tmp_path: Path) -> None:
+    """Heads are read where the product for the gradients lies."""
+    body = "t = torch.arange(37)[:, None] * 2.0 ** -torch.arange(32).repeat(2); "
+    body += "q = (x @ self.w).view(1, 37, 2, 64).transpose(1, 2); "
+    body += "turned = q * t.cos() + torch.cat((-q[..., 32:], q[..., :32]), -1) * t.sin(); "
+    body += "return turned.sigmoid() @ turned.mT"
+    fp = step_of(body, "torch.randn(37, 72)", init="self.w = nn.Parameter(torch.randn(72, 128))")
+    plan = write(fp, CudaParameters(products=2))
+    assert plan is not None and not plan.library
+    forward = plan.candidate.source.partition("void part_0_kernel")[0]
+    assert re.findall(r"// (\w+): products of", forward) == ["mm"]
+    given = given_to(fp)
+    assert_right(fp, emulated(plan, fp, given, tmp_path), given)
+
+
 def test_factors_behind_rotations_are_multiplied_as_the_module_rounds_them(tmp_path: Path) -> None:
     fp = step_of(ROTATED, "torch.randn(2, 4, 37, 16).bfloat16()", "torch.randn(2, 2, 37, 16).bfloat16()")
     plan = write(fp, CudaParameters(attention=1, products=2))

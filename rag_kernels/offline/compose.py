@@ -44,6 +44,7 @@ from rag_kernels.offline.fusion.regions import (
 from rag_kernels.offline.fusion.stores.common_values import shared
 from rag_kernels.offline.fusion.stores.joined_scatters import with_scatters_in_place, with_scatters_joined
 from rag_kernels.offline.fusion.stores.layouts import laid_as_read
+from rag_kernels.offline.fusion.stores.read_from_results import with_products_read_from_results
 from rag_kernels.offline.fusion.stores.rematerialize import with_shared_values, without_rematerialization
 from rag_kernels.offline.fusion.sums.components import with_components_apart
 from rag_kernels.offline.fusion.sums.online_reduction import one_pass
@@ -229,7 +230,7 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
     checker = Checker(specs)
     lowered = without_rematerialization(lowered.checked(checker, "Lowering")).checked(checker, "Rematerialisation")
     if backend == "cuda":
-        lowered = laid_as_read(with_components_apart(lowered))
+        lowered = laid_as_read(with_components_apart(with_products_read_from_results(lowered)))
         specs.update(lowered.buffers)
         lowered = lowered.checked(checker, "The layout of temporary values")
         if isinstance(parameters, CudaParameters) and parameters.tensor:
