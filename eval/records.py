@@ -36,6 +36,10 @@ PROCESS_WIDE = "fragile: variables of the whole process"  # a label: other kerne
 SHARED = "fragile: results share memory"  # a label: with arguments or each other, where the module's do not
 GENERATOR = "draws random numbers"  # a label: who comes next has others of PyTorch's generator
 SETTINGS = "changes settings of OpenMP"  # a label: what it sets for itself holds for who comes next
+GPU_SETTINGS = "changes settings of the GPU"  # a label: limits, or caches, of whoever uses it next in the process
+NO_GRAPH = "not in CUDA graphs"  # a label: a call cannot be recorded, or is wrong on what comes when that is launched
+FIRST_DEVICE = "first device alone"  # a label: what it sets up once in a process is not there on another GPU
+KEEPS_CACHE = "suspicious: keeps a part of the cache"  # a label: of a GPU's, for what it asks to stay there
 SLOWER = "suspicious: slower on unrelated contents"  # a label
 SLOWER_ELSEWHERE = "suspicious: slower on other contents"  # a label: such as the problem does not draw
 UNRELATED = "unrelated contents"  # a check: as fast on these as on others
@@ -47,6 +51,7 @@ LASTING_LABELS = (
     SLOWER_ELSEWHERE,
     "suspicious: rounding leans",
     "suspicious: looks around",
+    KEEPS_CACHE,
     "rounds in between",
     SPECIALISED,
     "contiguous-only",
@@ -54,6 +59,9 @@ LASTING_LABELS = (
     ONE_CALLER,
     LEAKS,
     SETTINGS,
+    GPU_SETTINGS,
+    NO_GRAPH,
+    FIRST_DEVICE,
     GENERATOR,
     "finite-only",
     "nondeterministic",

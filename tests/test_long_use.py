@@ -261,6 +261,8 @@ def test_one_size_throughout_is_far_in_lines_or_in_their_number(softmax: Functio
     fp = replace(softmax, arguments=(replace(x, spec=square),), outputs=(square,))
     far = [arguments[0] for arguments, _ in far_forms(fp)]
     assert [min(shape) for shape in far] == [0, 1] and far[0][1] > 100_000 < far[1][0]
+    held = [shape for arguments, results in far_forms(fp, least=1) for shape in (*arguments, *results)]
+    assert held and min(map(min, held)) == 1
 
 
 def test_what_asks_for_its_processor_is_built_for_older_ones(

@@ -45,9 +45,12 @@ from rag_kernels.eval.messages.to_candidate import (
     Call,
     CallByThreads,
     CallCounted,
+    CallCrossed,
     Called,
     CallFirst,
     CallHalves,
+    CallHeldUp,
+    CallInTurn,
     CallOn,
     CallOnFirst,
     CallOnForms,
@@ -58,6 +61,7 @@ from rag_kernels.eval.messages.to_candidate import (
     CandidateRequest,
     ComposeContents,
     Counted,
+    DeviceMemory,
     EndProcess,
     GivenTensor,
     Hashed,
@@ -67,6 +71,7 @@ from rag_kernels.eval.messages.to_candidate import (
     HoldDraw,
     InContent,
     JoinExchange,
+    LaunchGraph,
     ModuleCall,
     Mute,
     OpenCandidate,
@@ -77,9 +82,11 @@ from rag_kernels.eval.messages.to_candidate import (
     Ready,
     RecordCalls,
     Recorded,
+    RecordGraph,
     RefusedCalls,
     StateLeft,
     Strided,
+    TellDeviceMemory,
     TellState,
     UseThreads,
 )
@@ -194,6 +201,11 @@ TO_CANDIDATE: tuple[CandidateRequest, ...] = (
     CallWithin(0, "flushing"),
     CallOn(0, 2, 1.0),
     CallTogether((0, 0), 2),
+    CallInTurn((0, 0), 2),
+    CallHeldUp(0, 0),
+    CallCrossed(0, 0, 0),
+    RecordGraph(0),
+    LaunchGraph(),
     CallFirst(0, 0),
     CallByThreads(0, 500, 0.3),
     CallOnFirst(0, (0, 2), (0,), (64, 7, 31), 0.3),
@@ -203,6 +215,7 @@ TO_CANDIDATE: tuple[CandidateRequest, ...] = (
     Settle(),
     TellMemory(),
     TellState(),
+    TellDeviceMemory(),
     TellShared(0),
     EndProcess(7),
 )
@@ -239,6 +252,7 @@ REPLIES: tuple[CandidateReply | ReferenceReply | Opened, ...] = (
     Timed(1e-3, 1e-5, late=True),
     Pulled((((3, 4), "float32", "cpu"), ((), "int64", "cpu")), True, False),
     Hashed("ab"),
+    DeviceMemory(4096),
     Recorded("", "too much"),
     Profile({"aten::mul": 3.5}, ("a.so",), ()),
     MemoryTaken(4096),
@@ -338,7 +352,10 @@ def module(before: str = "pass") -> Candidate:
     return Candidate(MODULE.replace("BEFORE", before), "module", "cpu")
 
 
-ON_GPU_ALONE = (HoldDraw, JoinExchange, ComposeContents, EmptyExchange, OfferDraw, TakeOutputs, BringDraw)
+ON_GPU_ALONE = (
+    *(HoldDraw, JoinExchange, ComposeContents, EmptyExchange, OfferDraw, TakeOutputs, BringDraw),
+    *(CallInTurn, CallHeldUp, RecordGraph, LaunchGraph, TellDeviceMemory),
+)
 
 
 def answered(worker: Worker, message: Any, fds: tuple[int, ...]) -> Any:

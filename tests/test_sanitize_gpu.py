@@ -23,13 +23,16 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "bin" / "compute-sanitizer"
 
 
-def reports(tool: Path, script: str) -> list[dict[str, Any]]:
+def reports(tool: Path, script: str, program: str = "exit 0") -> list[dict[str, Any]]:
     """Of two calls, whose contents are `small` and `odd`; the script sees `$tool` and `$calls`."""
-    read = 'while [ "$1" != /x/program ]; do [ "$1" = --tool ] && tool=$2; shift; done; shift; calls="$*"'
+    alone = tool.parent / "program"
+    alone.write_text(f"#!/bin/sh\n{program}\n")
+    alone.chmod(0o755)
+    read = f'while [ "$1" != {alone} ]; do' + ' [ "$1" = --tool ] && tool=$2; shift; done; shift; calls="$*"'
     tool.write_text(f'#!/bin/sh\n{read}\necho "$tool $(cat $calls)" >> asked\n{script}\n')
     tool.chmod(0o755)
     calls = [base64.b64encode(content).decode() for content in (b"small", b"odd")]
-    payload = {"checked": "/x/program", "raced": "", "gpu": True, "calls": calls}
+    payload = {"checked": str(alone), "raced": "", "gpu": True, "calls": calls}
     found: list[dict[str, Any]] = sanitizers.run(payload)["reports"]
     return found
 
@@ -101,3 +104,10 @@ def test_errors_that_take_too_long_to_tell_are_found(tool: Path, monkeypatch: py
 def test_without_the_tool_nothing_is_said_to_have_run(tool: Path) -> None:
     for report in reports(tool, "echo 'Device not supported'; exit 1"):
         assert report["ran"] == [] and report["left_out"][0] == "memcheck does not work here"
+
+
+def test_a_call_that_fails_where_the_device_was_reset_is_told(tool: Path) -> None:
+    """The program itself says so, beside the tools, of the first call."""
+    small, odd = reports(tool, "echo SUMMARY", '[ "$1" = --anew ] && echo "invalid argument" >&2 && exit 8')
+    assert small["found"] == [[sanitizers.ANEW, "invalid argument"]] and odd["found"] == []
+    assert small["ran"] == list(sanitizers.GPU_TOOLS)

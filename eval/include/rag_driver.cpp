@@ -11,7 +11,8 @@
 // twelfth region on shows then; else it is made once more where an output ends within a vector, and what lies behind it changes
 // beside each store there. Every tensor gets an allocation of its own, exactly as long as it is. Ends with 0 after all calls, with 3 when
 // a function refused one (and the rest of its file was left out), with 4 when there is no such function, with 7 when what
-// lies behind an output was put back as it had been.
+// lies behind an output was put back as it had been. CUDA: `program --anew CALL_FILE` makes the call, resets the device and
+// makes it again: 8 when the second one fails or leaves its outputs, as on a device that a process comes to as its second.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -49,6 +50,10 @@ struct Reader {
   int64_t integer() { int64_t v; std::memcpy(&v, at, 8); at += 8; return v; }
   double real() { double v; std::memcpy(&v, at, 8); at += 8; return v; }
 };
+
+#ifdef __CUDACC__
+constexpr int UNWRITTEN = 0xA5;  // bytes of outputs before a call
+#endif
 
 void copy(void* to, const void* from, size_t bytes) {
 #ifdef __CUDACC__
@@ -166,7 +171,7 @@ bool puts_back(Function function, const std::vector<TVMFFIAny>& values) {
 }
 #endif
 
-int run_file(const char* path) {
+int run_file(const char* path, std::vector<std::vector<char>>* outputs = nullptr) {
   const std::vector<char> bytes = read_file(path);
   Reader in{bytes.data(), bytes.data() + bytes.size()};
   std::vector<TVMFFIAny> values;
@@ -216,7 +221,19 @@ int run_file(const char* path) {
     }
     values.push_back(value);
   }
+#ifdef __CUDACC__
+  for (const auto& [argument, size] : written)
+    if (outputs) cudaMemset(argument->tensor.data, UNWRITTEN, size);
+#endif
   int code = run(function, values);
+#ifdef __CUDACC__
+  for (const auto& [argument, size] : written)
+    if (outputs && !code) {
+      outputs->emplace_back(size);
+      copy(outputs->back().data(), argument->tensor.data, size);
+    }
+#endif
+  (void)outputs;
 #ifdef __SANITIZE_THREAD__
   const auto ends = std::clock() + 3 * CLOCKS_PER_SEC / 2;  // of the processors
   for (int made = 1; !code && made < 20 && std::clock() < ends; ++made) code = run(function, values);
@@ -232,10 +249,36 @@ int run_file(const char* path) {
   return code;
 }
 
+#ifdef __CUDACC__
+// Whether a call that is right is so once more where nothing is left of what was set up for the first one.
+int anew(const char* path) {
+  std::vector<std::vector<char>> first, second;
+  if (run_file(path, &first)) return 0;
+  cudaGetLastError();
+  cudaDeviceReset();
+  const int code = run_file(path, &second);
+  const cudaError_t error = cudaGetLastError();
+  if (code || error != cudaSuccess) {
+    std::fprintf(stderr, "%s\n", error != cudaSuccess ? cudaGetErrorString(error) : "it refuses the call");
+    return 8;
+  }
+  for (size_t i = 0; i < first.size(); ++i) {
+    size_t left = 0;
+    for (size_t j = 0; j < first[i].size(); ++j)
+      left += second[i][j] == char(UNWRITTEN) && first[i][j] != char(UNWRITTEN);
+    if (2 * left > first[i].size()) { std::fprintf(stderr, "it leaves its output\n"); return 8; }
+  }
+  return 0;
+}
+#endif
+
 }  // namespace
 }  // namespace rag_driver
 
 int main(int count, char** arguments) {
+#ifdef __CUDACC__
+  if (count > 2 && !std::strcmp(arguments[1], "--anew")) return rag_driver::anew(arguments[2]);
+#endif
   int refused = 0;
   for (int i = 1; i < count; ++i) {
     const int code = rag_driver::run_file(arguments[i]);

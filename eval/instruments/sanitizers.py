@@ -50,6 +50,7 @@ OPTIONS = {
     "TSAN_OPTIONS": f"halt_on_error=1:exitcode={RACY}:history_size=7:report_thread_leaks=0:report_signal_unsafe=0:"
     "report_mutex_bugs=0:report_destroy_locked=0:detect_deadlocks=0:allocator_may_return_null=1",
 }
+ANEW, ANEW_CODE = "device made anew", 8  # no tool: the call once more when its device was reset; how the driver ends
 SOFT_TOOLS = frozenset({"initcheck"})  # padding that is read and thrown away is no error
 _FOUND = (
     re.compile(r"ERROR: AddressSanitizer: ([^\n]{0,160})"),
@@ -222,6 +223,8 @@ def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
     reports: list[dict[str, Any]] = [{"ran": [], "found": [], "left_out": []} for _ in files]
     if tool is None:
         return [report | {"left_out": ["compute-sanitizer does not work here"]} for report in reports]
+    with open("anew.log", "wb") as told:
+        anew = subprocess.Popen([program, "--anew", files[0]], stdin=subprocess.DEVNULL, stdout=told, stderr=told)
     together = side_by_side([tool], [(name, files) for name in GPU_TOOLS], [program])
     unclear = [name for name, code, _ in together if code in (None, FOUND) and len(files) > 1]
     alone = side_by_side([tool], [(name, [file, file]) for name in unclear for file in files], [program])
@@ -235,7 +238,19 @@ def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
                 continue
             report["ran"].append(name)
             report["found"] += [[name, said_first(log_)]] * (code_ == FOUND)
+    if _ended(anew, GPU_LIMIT_S) == ANEW_CODE:
+        reports[0]["found"].append([ANEW, _log("anew.log").strip()[:160]])
     return reports
+
+
+def _ended(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
+    """Return how a process ends; None, and no process, where it takes longer."""
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return None
 
 
 def compute_sanitizer() -> str | None:

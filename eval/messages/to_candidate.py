@@ -103,13 +103,16 @@ class JoinExchange:
     shared_bytes: int
 
 
+FORMER = -1  # in the place of a poison
+
+
 @dataclass(frozen=True, slots=True)
 class ComposeContents:
     """GPU only: make the contents of the next calls, poison the outputs, empty the caches if asked: `Done`.
 
-    With `late` contents come on the stream of the next burst, behind its delay: until then there are zeros. The
-    argument of that number comes last, from a kernel that lets the next one begin before it has ended. With `watched`
-    such a kernel reads what stands in the outputs.
+    A poison of `FORMER` leaves what the call before left there. With `late` contents come on the stream of the next
+    burst, behind its delay: until then there are zeros. The argument of that number comes last, from a kernel that lets
+    the next one begin before it has ended. With `watched` such a kernel reads what stands in the outputs.
     """
 
     at: tuple[int, ...]
@@ -210,7 +213,7 @@ class UseThreads:
 
 @dataclass(frozen=True, slots=True)
 class CallOn:
-    """CPU kernels: call it so often on the same content, until outputs differ or time is over: `Called`."""
+    """Call it so often on the same content, until outputs differ or time is over: `Called`."""
 
     at: int
     times: int
@@ -219,15 +222,56 @@ class CallOn:
 
 @dataclass(frozen=True, slots=True)
 class CallTogether:
-    """CPU kernels: call it at places from a thread each, so often each, until outputs differ: `Called`."""
+    """Call it at places from a thread each, so often each, until outputs differ: `Called`. On a GPU each has a stream
+    of its own, and other work goes on beside them.
+    """
 
     places: tuple[int, ...]
     times: int
 
 
 @dataclass(frozen=True, slots=True)
+class CallInTurn:
+    """GPU only: call it at places in turn, so often each, beside other work, until outputs differ: `Called`."""
+
+    places: tuple[int, ...]
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallHeldUp:
+    """GPU only: call it at two places, on streams of which one is more urgent, while half of the multiprocessors are
+    held: `Done`.
+    """
+
+    first: int
+    second: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallCrossed:
+    """Kernels: call it at a place with one argument, of this number, from another place: `Done`."""
+
+    at: int
+    argument: int
+    other: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordGraph:
+    """GPU only: make a call that is recorded as a graph: `Done`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchGraph:
+    """GPU only: launch the graph of the call that was recorded last: `Done`."""
+
+
+@dataclass(frozen=True, slots=True)
 class CallFirst:
-    """CPU kernels: call it once at each of two places from two threads at once, where memory is filled: `Done`."""
+    """Kernels: call it once at each of two places from two threads at once, on a CPU where memory is filled: `Done`."""
 
     first: int
     second: int
@@ -235,7 +279,7 @@ class CallFirst:
 
 @dataclass(frozen=True, slots=True)
 class CallByThreads:
-    """CPU kernels: call it once in each of so many threads, one after another, until time is over: `Called`."""
+    """Kernels: call it once in each of so many threads, one after another, until time is over: `Called`."""
 
     at: int
     times: int
@@ -244,7 +288,7 @@ class CallByThreads:
 
 @dataclass(frozen=True, slots=True)
 class CallOnFirst:
-    """CPU kernels: call it on the first lines of these arguments and results, as many as `counts` says, one after
+    """Kernels: call it on the first lines of these arguments and results, as many as `counts` says, one after
     another until time is over: `Called`.
     """
 
@@ -257,7 +301,7 @@ class CallOnFirst:
 
 @dataclass(frozen=True, slots=True)
 class CallOnForms:
-    """CPU kernels: call it once on tensors of zeros of these shapes, in which few elements are, or none: `Done`. Or so
+    """Kernels: call it once on tensors of zeros of these shapes, in which few elements are, or none: `Done`. Or so
     often, and at most so long, as far as it refuses them: `RefusedCalls`.
     """
 
@@ -270,10 +314,13 @@ class CallOnForms:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """`times`: calls that were made; whether one left other outputs than the first did."""
+    """`times`: calls that were made; whether one left other outputs than the first did, and (GPU, several places)
+    whether inputs were others while calls ran.
+    """
 
     times: int
     differs: bool
+    writes_inputs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,13 +337,26 @@ class TellState:
 
 @dataclass(frozen=True, slots=True)
 class StateLeft:
-    """Whether every thread of OpenMP computes by IEEE 754, whether its settings are as they were made, and whether
-    PyTorch's generator is as it was before any call.
+    """Whether every thread of OpenMP computes by IEEE 754, whether its settings, on a GPU those of its context, are as
+    they were made, and whether PyTorch's generator is as it was before any call; whether none of a GPU's cache is kept.
     """
 
     arithmetic: bool
     settings: bool
     generator: bool
+    cache: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TellDeviceMemory:
+    """GPU only: tell how much of the device's memory is taken when all work has ended: `DeviceMemory`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """`held_bytes`: by all programs together, as the driver has it."""
+
+    held_bytes: int
 
 
 # What a composed source's kernels do: their last tensor becomes the first, or the last, of others that are as large.
@@ -386,6 +446,11 @@ CandidateRequest = (
     | UseThreads
     | CallOn
     | CallTogether
+    | CallInTurn
+    | CallHeldUp
+    | CallCrossed
+    | RecordGraph
+    | LaunchGraph
     | CallFirst
     | CallByThreads
     | CallOnFirst
@@ -399,10 +464,22 @@ CandidateRequest = (
     | Settle
     | TellMemory
     | TellState
+    | TellDeviceMemory
     | TellShared
 )
 CandidateReply = (
-    Done | Counted | Pulled | Hashed | Recorded | Profile | MemoryTaken | StateLeft | Called | RefusedCalls | Shared
+    Done
+    | Counted
+    | Pulled
+    | Hashed
+    | Recorded
+    | Profile
+    | MemoryTaken
+    | DeviceMemory
+    | StateLeft
+    | Called
+    | RefusedCalls
+    | Shared
 )
 
 

@@ -22,14 +22,18 @@ from rag_kernels.eval.buffers.shared_arena import ArenaLayout
 from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.messages.to_both import Done, MemoryTaken, Settle, Shared, TellMemory, TellShared
 from rag_kernels.eval.messages.to_candidate import (
+    FORMER,
     Bind,
     Burst,
     Call,
     CallByThreads,
     CallCounted,
+    CallCrossed,
     Called,
     CallFirst,
     CallHalves,
+    CallHeldUp,
+    CallInTurn,
     CallOn,
     CallOnFirst,
     CallOnForms,
@@ -37,11 +41,13 @@ from rag_kernels.eval.messages.to_candidate import (
     CallWithin,
     ComposeContents,
     Counted,
+    DeviceMemory,
     Hashed,
     HashInputs,
     HashOutputs,
     HoldDraw,
     JoinExchange,
+    LaunchGraph,
     Profile,
     ProfileCall,
     Pull,
@@ -49,8 +55,10 @@ from rag_kernels.eval.messages.to_candidate import (
     Ready,
     RecordCalls,
     Recorded,
+    RecordGraph,
     RefusedCalls,
     Strided,
+    TellDeviceMemory,
     Within,
 )
 from rag_kernels.eval.messages.to_reference import OfferDraw
@@ -182,12 +190,15 @@ class LoadedCandidate(CandidateWorker):
                 raise Stopped(failure_verdict(failure, "load", self.limits.open_s), alive=failure.alive) from failure
             place.held[draw : draw + 1] = [made]
 
-    def prepare(self, place: BoundBuffers, recipe: Recipe, *, cold: bool = False, written: bool = False) -> None:
+    def prepare(
+        self, place: BoundBuffers, recipe: Recipe, *, cold: bool = False, written: bool = False, former: bool = False
+    ) -> None:
         """Lay out the content of the next call, poison the outputs, and leave nothing of the call before.
 
-        `written` says that the session has this content in place already (CPU); `cold` empties the caches.
+        `written` says that the session has this content in place already (CPU); `cold` empties the caches; `former`
+        leaves in outputs what the call before left there (GPU).
         """
-        self.prepare_all([place], [recipe], cold=cold, written=written)
+        self.prepare_all([place], [recipe], cold=cold, written=written, former=former)
 
     def call_early(self, place: BoundBuffers, recipe: Recipe, last: int) -> None:
         """Call it (GPU) when its inputs are still to come, on the stream that it is called on, this argument last."""
@@ -208,6 +219,7 @@ class LoadedCandidate(CandidateWorker):
         written: bool = False,
         late: int | None = None,
         watched: bool = False,
+        former: bool = False,
     ) -> None:
         """Prepare a burst of calls in one request: of places that share a content (CPU) the last recipe holds."""
         session, numbers = places[0].session, tuple(place.number for place in places)
@@ -217,7 +229,7 @@ class LoadedCandidate(CandidateWorker):
             place.poison, place.seen = session.rng.choice([p for p in POISONS if p != place.poison]), b""
         if session.on_gpu:
             self._hold_draws(places[0])
-            poisons = tuple(place.poison for place in places)
+            poisons = tuple(FORMER if former else place.poison for place in places)
             self.ask(ComposeContents(numbers, tuple(recipes), poisons, cold, late, watched), Done)
         else:
             for place, recipe in zip(places, recipes, strict=True):
@@ -453,6 +465,15 @@ class LoadedCandidate(CandidateWorker):
             return None
         return grown_bytes(self.at_rest, self.worker.resident())
 
+    def memory_now(self) -> Resident | None:
+        """Return what its process has in memory, on a GPU what is taken there: by all programs, which a driver does not
+        tell apart in a sandbox.
+        """
+        if not self.session.on_gpu:
+            return self.worker.resident()
+        held_bytes = self.ask(TellDeviceMemory(), DeviceMemory).held_bytes
+        return Resident(held_bytes, 0, held_bytes)
+
     def shared(self, place: BoundBuffers) -> tuple[str, ...]:
         """Return which results of the last call there share elements, with each other or with arguments."""
         return self.ask(TellShared(place.number), Shared).found
@@ -464,6 +485,29 @@ class LoadedCandidate(CandidateWorker):
     def call_together(self, places: Sequence[BoundBuffers], times: int, limit_s: float) -> Called:
         """Call it at places from a thread each, which may wait for each other for ever."""
         return self.ask(CallTogether(tuple(p.number for p in places), times), Called, deadline_s=limit_s)
+
+    def call_in_turn(self, places: Sequence[BoundBuffers], times: int) -> Called:
+        """Call it (GPU) at places in turn, so often each, beside other work."""
+        limit_s = times * len(places) * places[0].session.call_limit_s
+        return self.ask(CallInTurn(tuple(p.number for p in places), times), Called, deadline_s=limit_s)
+
+    def call_held_up(self, first: BoundBuffers, second: BoundBuffers, limit_s: float) -> None:
+        """Call it (GPU) at two places while half of the multiprocessors are held, where it may wait for ever."""
+        self.ask(CallHeldUp(first.number, second.number), Done, deadline_s=limit_s + 2 * first.session.call_limit_s)
+
+    def call_crossed(self, place: BoundBuffers, argument: int, other: BoundBuffers) -> None:
+        """Call it at a place with one argument from another one."""
+        request = CallCrossed(place.number, argument, other.number)
+        self.ask(request, Done, deadline_s=place.session.call_limit_s)
+        self.stand()
+
+    def record_graph(self, place: BoundBuffers) -> None:
+        """Have a call there recorded as a graph (GPU)."""
+        self.ask(RecordGraph(place.number), Done, deadline_s=2 * place.session.call_limit_s)
+
+    def launch_graph(self, place: BoundBuffers) -> None:
+        """Launch the graph of a call there that was recorded last (GPU)."""
+        self.ask(LaunchGraph(), Done, deadline_s=place.session.call_limit_s)
 
     def call_first(self, first: BoundBuffers, second: BoundBuffers, limit_s: float) -> None:
         """Make its first call at two places at once, from two threads, which may wait for each other for ever."""

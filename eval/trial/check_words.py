@@ -103,7 +103,19 @@ MEANINGS: tuple[tuple[str, str], ...] = (
         "No memory stays for each thread that has called it, or for each number of lines that it was called on.",
     ),
     (r"nothing beside the calls", "Computes in its calls alone: neither before they begin nor after they end."),
-    (r"nothing left behind", "Threads compute afterwards as before, and settings of OpenMP are as they were."),
+    (
+        r"nothing left behind",
+        "Threads compute afterwards as before, and settings of OpenMP, or of the GPU, are as they were.",
+    ),
+    (r"beside other work", "Right where other work takes a part of the GPU, on two contents in turn."),
+    (r"two first calls at once", "Right where its first calls are made by two threads at once."),
+    (r"after first lines alone", "Right where the call before was on the first lines of the same tensors."),
+    (r"one argument elsewhere", "Right where one argument lies elsewhere in memory than before, and no other does."),
+    (
+        r"beside held multiprocessors",
+        "Two calls end where others hold a part of the GPU, and each has room for some of its blocks at first.",
+    ),
+    (r"in a CUDA graph", "Right where its call is recorded in a CUDA graph, which is launched on another content."),
     (r"by its own code", "Computes where no code of a numerical library can be run."),
     (
         r"two callers at once|\d+ callers at once",
@@ -147,6 +159,12 @@ REMARKS: tuple[tuple[str, str], ...] = (
         r"changes settings of OpenMP",
         "Sets a number of threads, or how teams are made, for all that its caller does later.",
     ),
+    (r"changes settings of the GPU", "Sets limits, or caches, of the GPU for all that its process does there later."),
+    (r"first device alone", "Fails where its GPU was reset: it sets up once in a process what each device needs."),
+    (
+        r"not in CUDA graphs",
+        "A program cannot record its call in a CUDA graph, or gets wrong results where it launches one.",
+    ),
     (
         r"fragile: built for other processors",
         "Wrong as it is built for older processors: it asks the compiler for which one, and does another thing there.",
@@ -181,6 +199,10 @@ REMARKS: tuple[tuple[str, str], ...] = (
     (
         r"suspicious: looks around",
         "It asks for files, its process, the time or other code, as no kernel needs.",
+    ),
+    (
+        r"suspicious: keeps a part of the cache",
+        "Sets a part of the GPU's cache aside for what it reads: emptied caches do not empty it, and others lack it.",
     ),
     (
         r"suspicious: slower on .*",

@@ -15,10 +15,13 @@ from itertools import chain, cycle, islice, pairwise
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.messages.to_both import Shared, TellShared
+from rag_kernels.eval.messages.to_candidate import Called
 from rag_kernels.eval.process.process_tree import Resident
 from rag_kernels.eval.records import (
     ENDS_BADLY,
     GENERATOR,
+    GPU_SETTINGS,
+    KEEPS_CACHE,
     LEAKS,
     ONE_CALLER,
     SETTINGS,
@@ -49,6 +52,9 @@ RUSH_S, RUSHES = 0.25, (2, 4)  # of calls by so many times the threads
 TOGETHER, USUAL_S, UNUSUAL_S, CALLERS, CALLERS_BYTES = 48, 2.0, 1.0, 8, 8 << 20
 ENDING_CALLS = 20  # by each of two threads, before a process ends another time
 LOCKED_S, LOCKED_TIMES = 12.0, 10  # after which, and so many times as long as they take alone, they wait for each other
+# What a GPU's memory holds is told for all programs together, whose own comes and goes: how often again, and how far
+# apart, calls have to keep some there while no other judge computes, and by how much what they keep may differ.
+GPU_LEAKS, GPU_LEAKS_APART_S, GPU_LEAKS_ALIKE, GPU_CALLS, GPU_CALLS_S = 3, 0.7, 4.0, 4000, 0.2
 AFTER_REFUSED = "after a call that it refused"
 FILLED = "memory that others used"
 SMALL_STACK = "a small stack"
@@ -72,8 +78,10 @@ def kept_bytes(held: Sequence[tuple[int, Resident | None]], least: int = LEAK_BY
 
 
 def leaves_nothing(checks: Checks) -> None:
-    """Require that threads compute after calls as before them, and label settings of OpenMP that are others."""
-    if checks.place.session.on_gpu or "activity check" in checks.without:
+    """Require that threads compute after calls as before them, and label settings of OpenMP, or of a GPU, that are
+    others.
+    """
+    if "activity check" in checks.without:
         return
     left = checks.subject.state()
     if not left.arithmetic:
@@ -82,7 +90,10 @@ def leaves_nothing(checks: Checks) -> None:
     if not left.generator and not checks.place.session.fp.uses_random:
         checks.found.label(GENERATOR)
     if not left.settings:
-        checks.found.label(SETTINGS)
+        checks.found.label(GPU_SETTINGS if checks.place.session.on_gpu else SETTINGS)
+        return
+    if not left.cache:
+        checks.found.label(KEEPS_CACHE)
         return
     if "nothing left behind" not in checks.found.checks:
         checks.found.checks.append("nothing left behind")
@@ -226,7 +237,8 @@ def after_refused_far(checks: Checks, place: BoundBuffers) -> bool:
     refused is refused many times: who does not come back from one, or from the right call behind them, ends the trial.
     """
     subject = checks.subject
-    for arguments, results in far_forms(most_distinct([p.session.fp for p in subject.places])):
+    on_gpu = place.session.on_gpu
+    for arguments, results in far_forms(most_distinct([p.session.fp for p in subject.places]), least=int(on_gpu)):
         try:
             subject.call_on_forms(place, arguments, results, FAR_S)
         except Stopped as stopped:
@@ -234,10 +246,19 @@ def after_refused_far(checks: Checks, place: BoundBuffers) -> bool:
                 raise
             if not stopped.alive:
                 return False
-            _refused_often(checks, place, arguments, results)
+            if on_gpu:
+                _keeps_for_each(checks, "call that it refuses", partial(_refusals, checks, place, arguments, results))
+            else:
+                _refused_often(checks, place, arguments, results)
             checks.on_both(place, place.session.random_recipe(), AFTER_REFUSED)
             checks.found.checks.append(AFTER_REFUSED)
     return True
+
+
+def _refusals(checks: Checks, place: BoundBuffers, arguments: Shapes, results: Shapes) -> int:
+    """Have it refuse so many calls."""
+    checks.subject.call_refused(place, arguments, results, REFUSED, REFUSED_S)
+    return REFUSED
 
 
 def _refused_often(checks: Checks, place: BoundBuffers, arguments: Shapes, results: Shapes) -> None:
@@ -282,14 +303,14 @@ def most_distinct(problems: Sequence[FunctionalProblem]) -> FunctionalProblem:
     return max(problems, key=lambda fp: len(_sizes(fp)))
 
 
-def far_forms(fp: FunctionalProblem) -> Iterator[tuple[Shapes, Shapes]]:
-    """Yield shapes of arguments and results in which one size is far beyond its own and another one zero or one."""
+def far_forms(fp: FunctionalProblem, least: int = 0) -> Iterator[tuple[Shapes, Shapes]]:
+    """Yield shapes of arguments and results in which one size is far beyond its own and another one `least` or one."""
     forms = [[s.shape for s in specs] for specs in ([a.spec for a in fp.tensors], fp.outputs)]
     if len(_sizes(fp)) == 1:  # what stands before the last place is told apart by a sign
         forms = [[(*(-n for n in shape[:-1]), *shape[-1:]) for shape in shapes] for shapes in forms]
     sizes = {n for shape in (*forms[0], *forms[1]) for n in shape if abs(n) > 1}
     for far in sorted(sizes, key=lambda n: (abs(n), n), reverse=True)[:MOST_FAR]:
-        found = [form for none in sizes - {far} if (form := _far(forms, far, none)) is not None]
+        found = [form for none in sizes - {far} if (form := _far(forms, far, none, least)) is not None]
         if found:
             yield max(found, key=lambda form: form[0])[1:]
 
@@ -298,14 +319,16 @@ def _sizes(fp: FunctionalProblem) -> set[int]:
     return {size for spec in (*(a.spec for a in fp.tensors), *fp.outputs) for size in spec.shape if size > 1}
 
 
-def _far(forms: Sequence[Sequence[tuple[int, ...]]], far: int, none: int) -> tuple[int, Shapes, Shapes] | None:
-    """Return how many times as large one size may be where another is zero, with the shapes; None if hardly.
+def _far(
+    forms: Sequence[Sequence[tuple[int, ...]]], far: int, none: int, least: int
+) -> tuple[int, Shapes, Shapes] | None:
+    """Return how many times as large one size may be where another is `least`, with the shapes; None if hardly.
 
     What is some tensor's last dimension is one: numbers of lines are divided by it.
     """
     times, last = FAR // abs(far), {shape[-1] for shapes in forms for shape in shapes if shape}
     while times >= LEAST_FAR:
-        sizes = {far: abs(far) * times, none: int(none in last)}
+        sizes = {far: abs(far) * times, none: max(least, int(none in last))}
         arguments, results = (tuple(tuple(sizes.get(n, abs(n)) for n in shape) for shape in shapes) for shapes in forms)
         if 8 * sum(map(math.prod, (*arguments, *results))) <= FAR_BYTES:
             return times, arguments, results
@@ -333,10 +356,24 @@ def many_calls(checks: Checks, place: BoundBuffers, limit_s: float = MANY_S) -> 
                 checks.stop(place, recipe, wrong)
             if not called.differs or made >= until or time.monotonic() >= ends:
                 break
-        held.append((made, subject.worker.resident()))
-    _note_leak(checks, held)
+        held.append((made, subject.memory_now()))
+    if session.on_gpu and kept_bytes(held):
+        _keeps_for_each(checks, "call", lambda: subject.call_on(place, GPU_CALLS, GPU_CALLS_S).times)
+    else:
+        _note_leak(checks, held)
     subject.use_threads(threads())
     checks.found.checks.append(f"{made} calls in a row")
+
+
+def after_so_many(checks: Checks, small: BoundBuffers, times: Sequence[int], limit_s: float) -> None:
+    """Require that a call is right where so many of few elements came since one of another content: what it numbers
+    its calls by has come round to the same number.
+    """
+    place, ends = checks.place, time.monotonic() + limit_s
+    checks.subject.prepare(small, small.session.random_recipe())
+    for count in times:
+        checks.subject.call_on(small, count - 2, max(0.0, ends - time.monotonic()))  # and two more: its first, and
+        checks.call_and_compare(place, place.session.random_recipe(), f"{count} calls after another")
 
 
 def many_at_once(checks: Checks, place: BoundBuffers) -> None:
@@ -378,7 +415,8 @@ def keeps_nothing(checks: Checks, place: BoundBuffers, sized: BoundBuffers | Non
 
     if LEAKS in checks.found.labels:  # what each call keeps would be told again
         return
-    for times in FEW_CALLERS, MANY_CALLERS:
+    at_least = () if checks.place.session.on_gpu else (FEW_CALLERS, MANY_CALLERS)  # there it shows from 2 MiB on
+    for times in at_least:
         if _keeps_for_each(checks, "thread that calls it", partial(by_threads, times)):
             return
     own = checks.place
@@ -400,9 +438,9 @@ def _keeps_for_each(checks: Checks, what: str, call: Callable[[], int], least: i
     """Label a kernel that keeps memory for each of what parts of its calls differ in; return whether it does."""
     held: list[tuple[int, Resident | None]] = []
     try:
-        while len(held) < LEAK_PARTS or (kept_bytes(held, least) and len(held) < LEAK_READS):
-            made = call()
-            held.append((made + (held[-1][0] if held else 0), checks.subject.worker.resident()))
+        held = _held_after(checks, call, least)
+        if checks.place.session.on_gpu and kept_bytes(held, least):
+            held = _held_alone(checks, call, least)
     except Stopped as stopped:
         if isinstance(stopped.verdict, Rejected) or not stopped.alive:
             raise
@@ -416,8 +454,39 @@ def _keeps_for_each(checks: Checks, what: str, call: Callable[[], int], least: i
     return bool(grown)
 
 
-def together(checks: Checks, places: Sequence[BoundBuffers], call_s: float) -> str:
-    """Return what goes wrong where a thread for each place calls it at once, or nothing; a call takes so long.
+def _held_after(checks: Checks, call: Callable[[], int], least: int) -> list[tuple[int, Resident | None]]:
+    """Return what is in memory after some parts of calls, and after more where they seem to keep some."""
+    held: list[tuple[int, Resident | None]] = []
+    while len(held) < LEAK_PARTS or (kept_bytes(held, least) and len(held) < LEAK_READS):
+        made = call()
+        held.append((made + (held[-1][0] if held else 0), checks.subject.memory_now()))
+    return held
+
+
+def _held_alone(checks: Checks, call: Callable[[], int], least: int) -> list[tuple[int, Resident | None]]:
+    """Return the same while no other judge computes, of the last of several looks; nothing where one of them shows that
+    these calls do not keep it.
+    """
+    held: list[tuple[int, Resident | None]] = []
+    with checks.place.session.device_lock.alone():
+        for _ in range(GPU_LEAKS):
+            time.sleep(GPU_LEAKS_APART_S)
+            held = _held_after(checks, call, least)
+            if not kept_bytes(held, least) or not _grows_alike(held):
+                return []
+    return held
+
+
+def _grows_alike(held: Sequence[tuple[int, Resident | None]]) -> bool:
+    """Return whether all parts of calls keep about as much for each."""
+    known = [(made, resident.own) for made, resident in held if resident is not None]
+    each = [(b - a) / max(1, until - made) for (made, a), (until, b) in pairwise(known)]
+    return max(each) <= GPU_LEAKS_ALIKE * min(each)
+
+
+def together(checks: Checks, places: Sequence[BoundBuffers], call_s: float, locked_s: float = 0.0) -> str:
+    """Return what goes wrong where a thread for each place calls it at once, or nothing; a call takes so long, and who
+    waits for others longer than `locked_s` does so for ever.
 
     On ordinary contents beside unusual ones, then on unusual ones alone: some kernels take another path there, in which
     only calls of the same path meet.
@@ -433,7 +502,8 @@ def together(checks: Checks, places: Sequence[BoundBuffers], call_s: float) -> s
         passes.append((unusual, [places[0].session.specials.second_mixed or mixed[0], *mixed[1:]]))
     try:
         for times, contents in passes:
-            _at_once(checks, places, contents, times, what, LOCKED_S + LOCKED_TIMES * times * pair_s)
+            limit_s = (locked_s or LOCKED_S) + LOCKED_TIMES * times * pair_s
+            at_once(checks, places, contents, partial(checks.subject.call_together, places, times, limit_s), what)
     except Stopped as stopped:
         if isinstance(stopped.verdict, Rejected):
             raise
@@ -448,19 +518,19 @@ def _in_turn(places: Sequence[BoundBuffers]) -> list[Recipe]:
     return [by_session[place.session][number % 2] for number, place in enumerate(places)]
 
 
-def _at_once(
-    checks: Checks,
-    places: Sequence[BoundBuffers],
-    recipes: Sequence[Recipe],
-    times: int,
-    what: str,
-    limit_s: float,
+def at_once(
+    checks: Checks, places: Sequence[BoundBuffers], recipes: Sequence[Recipe], call: Callable[[], Called], what: str
 ) -> None:
+    """Require that it is right at all places in many calls; where one left other results, which may be as good, in some
+    more.
+    """
     for place, recipe in zip(places, recipes, strict=True):
         place.session.require_answer(recipe)
         checks.subject.prepare(place, recipe)
     for _ in range(TRIES):
-        called = checks.subject.call_together(places, times, limit_s)
+        called = call()
+        if called.writes_inputs:
+            raise Stopped(Rejected("input_mutated", "The candidate changed its inputs while its calls ran."))
         for place, recipe in zip(places, recipes, strict=True):
             checks.compare(place, checks.subject.outputs(place), recipe, what)
         if not called.differs:

@@ -95,9 +95,11 @@ def stale_lines(checks: Checks, place: BoundBuffers) -> None:
 
 
 def _behind(checks: Checks, place: BoundBuffers, contents: Sequence[Recipe], kind: str) -> Wrong | None:
-    """Return what is wrong with a call's outputs on the last of these contents, called one behind another."""
-    for content in contents:
-        checks.subject.prepare(place, content)
+    """Return what is wrong with a call's outputs on the last of these contents, called one behind another: on a GPU
+    over what the one before left, as where a program uses memory again.
+    """
+    for number, content in enumerate(contents):
+        checks.subject.prepare(place, content, former=number > 0)
         checks.subject.call(place)
     return checks.compared(place.session, checks.subject.outputs(place), contents[-1], kind)
 

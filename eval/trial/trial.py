@@ -41,6 +41,7 @@ from rag_kernels.eval.timing.baseline import Baseline
 from rag_kernels.eval.traits.named_numbers import NamedNumbers
 from rag_kernels.eval.trial.activity_checks import done_means_done, nothing_came_later, waits_for_its_inputs
 from rag_kernels.eval.trial.checks import FINITE_ONLY, Checks, Findings
+from rag_kernels.eval.trial.gpu_use_checks import GpuUse
 from rag_kernels.eval.trial.long_use_checks import (
     CALLERS,
     CALLERS_BYTES,
@@ -166,6 +167,8 @@ class Trial:
             self._stage("check", lambda: factors(checks))
             self._stage("check", checks.greatest_integers)
             self._stage("repeat", lambda: checks.repeats(self.session.limits.repeats))
+            if self.session.on_gpu:  # as long as its small sizes are there
+                self._stage("repeat", self._as_programs_do)
             self._stage("sanitize", self._sanitize)
         seen = self._stage("classify", lambda: self._classify(subject, place, checks))
         self._stage("prepare", self.baselines)
@@ -318,6 +321,16 @@ class Trial:
             return stopped.alive
         self.found.checks.append("any alignment")
         return True
+
+    def _as_programs_do(self) -> None:
+        """Call a CUDA kernel, or a composed source, as programs do: by threads, on streams, for long, from a graph."""
+        if self.candidate.tier == "module" or "repeats" in self.without:
+            return
+        with self._open() as other:
+            checks = Checks(other, other.bind(self.session), self.found, self.without)
+            use = GpuUse(checks, lambda: self.others.place_for_many(other), self.call_s)
+            use.run(self._open)
+            self.by_itself = use.without_libraries
 
     def _in_another_worker(self) -> None:
         """Call a C++ kernel many times at the least sizes, at rests of vectors, and from two threads at once; composed

@@ -16,6 +16,7 @@ from rag_kernels.eval.buffers.call_content import whole_draw
 from rag_kernels.eval.build.products import Programs
 from rag_kernels.eval.instruments.module_sanitizers import builds_its_own, sanitize_module
 from rag_kernels.eval.instruments.sanitizers import (
+    ANEW,
     CPU_TOOLS,
     GPU_TOOLS,
     SOFT_TOOLS,
@@ -25,7 +26,7 @@ from rag_kernels.eval.instruments.sanitizers import (
     takes,
 )
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.records import SPECIALISED, Candidate, Rejected, unchecked
+from rag_kernels.eval.records import FIRST_DEVICE, SPECIALISED, Candidate, Rejected, unchecked
 from rag_kernels.eval.sessions.candidate_failure import Stopped
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
@@ -37,6 +38,7 @@ from rag_kernels.eval.trial.recorder import Recorder
 SANITIZED_BYTES = 32 << 20  # of arguments: sanitizers are ten times as slow, or more
 # Where a kernel takes no smaller sizes, its own are tried up to these, on arguments that repeat their first bytes.
 MOST_SANITIZED_BYTES, MOST_SANITIZED_S = 1 << 30, 0.1
+UNUSUAL_GPU_BYTES = 8 << 20  # of arguments, for such a call beside the other one on a GPU
 UNUSUAL = " on rows of several special kinds"
 OF_NUMBERS = re.compile("representable|represented|signed integer overflow")  # as large as that: of them it is a label
 
@@ -107,15 +109,19 @@ class UnderSanitizers:
                 elif takes(session.fp):
                     calls = self._recorded(recorder, session) if recorded else self._call_on(session)
                     made += [(session, self._sizes(session), calls)] * bool(calls)
-                    made += [] if recorded or self.session.on_gpu else self._on_unusual(session)
+                    made += [] if recorded else self._on_unusual(session)
         calls_of = [calls for *_, calls in made]
         run = partial(sanitize, programs, workers, calls_of, on_gpu=self.session.on_gpu, recorded=recorded)
         reports = self._meanwhile(run) if self.session.limits.sanitizers_in_turn else self._beside(baselines, run)
         return self._take_reports([(session, where) for session, where, _ in made], reports, left_out)
 
     def _on_unusual(self, session: ProblemSession) -> list[tuple[ProblemSession, str, bytes]]:
-        """Return a call on rows of several kinds, for which some kernels take another path; at odd sizes none."""
-        mixed = None if self._is_odd(session) else session.specials.mixed
+        """Return a call on rows of several kinds, for which some kernels take another path; at odd sizes none, and on a
+        GPU at its own sizes alone, where these are not large: at others such a call is all there is.
+        """
+        takes_long = self.session.on_gpu and session.content_bytes > UNUSUAL_GPU_BYTES
+        left_out = self._is_odd(session) or takes_long or (self.session.on_gpu and session is not self.session)
+        mixed = None if left_out else session.specials.mixed
         if mixed is None or (draw := whole_draw(mixed)) is None:
             return []
         return [(session, UNUSUAL, call_file(session, SANITIZED_BYTES, draw))]
@@ -156,7 +162,9 @@ class UnderSanitizers:
             ran += [tool for tool in report.ran if tool not in ran]
             left_out += [f"not run under every sanitizer: {why}" for why in report.left_out]
             for tool, what in report.found:
-                if self._is_odd(session):
+                if tool == ANEW:
+                    self.found.label(FIRST_DEVICE)
+                elif self._is_odd(session):
                     self.found.label(SPECIALISED)
                 elif tool not in SOFT_TOOLS and not (where == UNUSUAL and OF_NUMBERS.search(what)):
                     raise Stopped(Rejected("sanitizer", f"The {tool} sanitizer found an error{where}: {what}."))

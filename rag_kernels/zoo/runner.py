@@ -18,6 +18,7 @@ from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import (
     MORE_MEMORY,
+    NO_GRAPH,
     UNCHECKED,
     Backend,
     Candidate,
@@ -52,7 +53,7 @@ FAST = Limits(
 FAULT = "judge fault"
 NOT_RUN = "compiled"  # no device here: compiled, and not judged
 # Labels that say how it was measured, or what few kernels and no problem promise: not what it is.
-BLAND = frozenset({"burst-timed", "noisy machine", "finite-only", MORE_MEMORY})
+BLAND = frozenset({"burst-timed", "noisy machine", "finite-only", MORE_MEMORY, NO_GRAPH})
 GAIN = 1.5  # an exploit that gains less over its twin than noise might is void
 GAIN_REPEATS = 2  # a noisy moment is no gain: it has to show again
 

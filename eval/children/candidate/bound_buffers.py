@@ -93,6 +93,11 @@ class Bound:
             stands = max(plain, key=torch.Tensor.numel).reshape(-1).view(torch.uint8)
             self.watched = [stands, stands.clone(), torch.empty_like(stands)]
 
+    @property
+    def comes_on_stream(self) -> bool:
+        """Whether its content, or a look at an output, comes on the stream of the next burst."""
+        return bool(self.late or self.watched)
+
     def arrive(self) -> None:
         """Queue the content that was kept back on the current stream, or a look at what stands in an output."""
         late, self.late = self.late, []
@@ -149,12 +154,21 @@ class FirstLines:
         self.fresh: Callable[[], None] = nothing
 
 
+class Crossed:
+    """What a place is bound to, but for one argument, which lies where another place has it."""
+
+    def __init__(self, bound: Bound, argument: int, other: Bound) -> None:
+        self.tensors = [*bound.tensors[:argument], other.tensors[argument], *bound.tensors[argument + 1 :]]
+        self.results = bound.results
+        self.fresh: Callable[[], None] = nothing
+
+
 class OfForms:
     """Tensors of zeros in the place of what a place is bound to, of other shapes."""
 
     def __init__(self, bound: Bound, asked: CallOnForms) -> None:
-        self.tensors = [torch.zeros(s, dtype=t.dtype) for t, s in zip(bound.tensors, asked.arguments, strict=True)]
-        self.results = [torch.zeros(s, dtype=t.dtype) for t, s in zip(bound.results, asked.results, strict=True)]
+        self.tensors = [t.new_zeros(shape) for t, shape in zip(bound.tensors, asked.arguments, strict=True)]
+        self.results = [t.new_zeros(shape) for t, shape in zip(bound.results, asked.results, strict=True)]
         self.fresh: Callable[[], None] = nothing
 
 

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 # By their files' names. Sleef's functions, which kernels may take, are a part of torch where it brings them.
-NUMERICAL = re.compile(r"torch_cpu|torch_python|mkl|blas|lapack|dnnl|multiarray")
+NUMERICAL = re.compile(
+    r"torch_cpu|torch_cuda|torch_python|mkl|blas|lapack|dnnl|multiarray|cudnn|cufft|cusparse|cusolver"
+)
 LOADED, EXECUTABLE = 1, 1  # of a program's header: its type and a flag
 _LIBC = ctypes.CDLL(None, use_errno=True)
 

@@ -18,7 +18,7 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from mmap import mmap
 from threading import Barrier, Thread
@@ -28,8 +28,22 @@ import torch
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import Recipe
-from rag_kernels.eval.children.candidate.bound_buffers import Bound, FirstLines, OfForms
-from rag_kernels.eval.children.candidate.candidate_code import ComposedCode, KernelCode, load
+from rag_kernels.eval.children.candidate.bound_buffers import Bound, Crossed, FirstLines, OfForms
+from rag_kernels.eval.children.candidate.candidate_code import ComposedCode, KernelCode, ModuleCode, PybindCode, load
+from rag_kernels.eval.children.candidate.gpu_calls import (
+    OF_CACHE,
+    Place,
+    another_stream,
+    device_settings,
+    first_at_once,
+    held_up,
+    in_a_row,
+    in_turn,
+    on_stream,
+    raising_what_is_left,
+    recorded,
+    together,
+)
 from rag_kernels.eval.children.candidate.other_code import without_libraries
 from rag_kernels.eval.children.candidate.process_end import end_after
 from rag_kernels.eval.children.candidate.profiling import loaded_libraries, profile
@@ -52,6 +66,8 @@ from rag_kernels.eval.children.gpu.buffers import (
     digest,
     dirty_shared_memory,
     flush_caches,
+    held_bytes,
+    keep_nothing_cached,
 )
 from rag_kernels.eval.children.gpu.delay import delay_until, set_clock
 from rag_kernels.eval.children.memory import MemoryCount, heap_bytes
@@ -59,15 +75,19 @@ from rag_kernels.eval.children.torch_switches import switches
 from rag_kernels.eval.messages.protocol import candidate_opening, candidate_request, numbered
 from rag_kernels.eval.messages.to_both import Done, MemoryTaken, Settle, Shared, TellMemory, TellShared
 from rag_kernels.eval.messages.to_candidate import (
+    FORMER,
     Bind,
     Binding,
     Burst,
     Call,
     CallByThreads,
     CallCounted,
+    CallCrossed,
     Called,
     CallFirst,
     CallHalves,
+    CallHeldUp,
+    CallInTurn,
     CallOn,
     CallOnFirst,
     CallOnForms,
@@ -77,6 +97,7 @@ from rag_kernels.eval.messages.to_candidate import (
     CandidateRequest,
     ComposeContents,
     Counted,
+    DeviceMemory,
     EndProcess,
     Hashed,
     HashInputs,
@@ -84,6 +105,7 @@ from rag_kernels.eval.messages.to_candidate import (
     HoldDraw,
     Instead,
     JoinExchange,
+    LaunchGraph,
     Mute,
     OpenCandidate,
     Profile,
@@ -93,8 +115,10 @@ from rag_kernels.eval.messages.to_candidate import (
     Ready,
     RecordCalls,
     Recorded,
+    RecordGraph,
     RefusedCalls,
     StateLeft,
+    TellDeviceMemory,
     TellState,
     UseThreads,
     Within,
@@ -104,6 +128,7 @@ from rag_kernels.eval.process.channel import Channel, Failed
 
 TOGETHER_S = 0.03  # at least, that two callers call at once: another thread needs some of it to begin
 REFUSED_PARTS = 3  # of calls that it refuses, the first to settle
+LAUNCHES = 2  # of a graph: what a call leaves for the next one shows in the second
 REFILL = 0x5A  # bytes of outputs between calls in a row: a large finite number of every format
 
 
@@ -171,7 +196,11 @@ class Loaded:
         torch.set_num_threads(message.threads)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = message.tf32
         self.flags = switches()
-        self.settings = team_settings()
+        if not self.on_cpu:
+            keep_nothing_cached()
+        self.settings = self.settings_now()
+        self.moved = False  # settings, at any time
+        self.keeps_cache = False
         self.in_order = self.waited = True
         self.brought = loaded_libraries()  # by whoever serves candidates
         if self.on_cpu and message.code.library:
@@ -181,7 +210,8 @@ class Loaded:
         self.bound: list[Bound] = []
         self.runs: list[Any] = []
         self.bindings: list[Binding] = []
-        self.generator, self.draws = torch.get_rng_state(), False
+        self.generator, self.draws = self.generators(), False
+        self.graph: tuple[torch.cuda.CUDAGraph, int, list[Any]] | None = None  # where it was recorded, and its results
 
     def answer(self, request: CandidateRequest, fds: Sequence[int]) -> CandidateReply:
         """Do what is asked; those that are timed come first."""
@@ -216,6 +246,16 @@ class Loaded:
                 reply = self.call_on(at, times, limit_s)
             case CallTogether(places, times):
                 reply = self.call_together(places, times)
+            case CallInTurn(places, times):
+                reply = in_turn([self.place(at) for at in places], times)
+            case CallHeldUp(first, second):
+                held_up(self.place(first), self.place(second))
+            case CallCrossed(at, argument, other):
+                self.call_crossed(at, argument, other)
+            case RecordGraph(at):
+                self.graph = recorded(self.runs[at]), at, self.bound[at].results
+            case LaunchGraph():
+                self.launch_graph()
             case CallFirst(first, second):
                 self.call_first(first, second)
             case CallByThreads(at, times, limit_s):
@@ -244,7 +284,10 @@ class Loaded:
                 reply = MemoryTaken(self.memory.peak_bytes())
             case TellState():
                 self.look_at_generator()
-                reply = StateLeft(team_is_ieee(), team_settings() == self.settings, not self.draws)
+                self.look_at_settings()
+                reply = StateLeft(team_is_ieee(), not self.moved, not self.draws, not self.keeps_cache)
+            case TellDeviceMemory():
+                reply = DeviceMemory(held_bytes())
             case TellShared(at):
                 reply = Shared(in_common(self.bound[at].results, self.bound[at].tensors))
             case _ as never:
@@ -259,11 +302,36 @@ class Loaded:
         self.runs.append(self.code.bind(bound, request.binding))
         self.bindings.append(request.binding)
         self.bound.append(bound)
-        self.generator = torch.get_rng_state()
+        self.generator = self.generators()
 
     def look_at_generator(self) -> None:
         """Note whether calls since the code was bound, which may draw parameters, have drawn random numbers."""
-        self.draws |= bool(self.bound) and not torch.equal(self.generator, torch.get_rng_state())
+        self.draws |= bool(self.bound) and not torch.equal(self.generator, self.generators())
+
+    def generators(self) -> torch.Tensor:
+        """Return the state of PyTorch's generators of random numbers."""
+        host = torch.get_rng_state()
+        return host if self.on_cpu else torch.cat([host, torch.cuda.get_rng_state()])
+
+    def look_at_settings(self) -> None:
+        """Note whether calls have changed settings; what they keep of a GPU's cache is emptied with it."""
+        now = self.settings_now()
+        if self.on_cpu or now == self.settings:
+            self.moved |= now != self.settings
+            return
+        kept, before = now[OF_CACHE], self.settings[OF_CACHE]
+        self.keeps_cache |= kept > before
+        self.moved |= any(a != b for i, (a, b) in enumerate(zip(now, self.settings, strict=True)) if i != OF_CACHE)
+
+    def settings_now(self) -> tuple[int, ...]:
+        """Return settings of OpenMP, and on a GPU of its context."""
+        return team_settings() if self.on_cpu else device_settings()
+
+    def place(self, at: int) -> Place:
+        """Return what is called there, for many calls on a GPU."""
+        bound = self.bound[at]
+        refilled = [] if bound.keeps else bound.results
+        return Place(self.runs[at], lambda: bound.results, refilled, bound.contents)
 
     def hold(self, at: int, draw: int) -> None:
         """Keep the whole draw that lies in the shared memory now, under its number (GPU only)."""
@@ -292,13 +360,14 @@ class Loaded:
     ) -> None:
         """Compose the content of the next calls on the device, poison the outputs, empty the caches (GPU only)."""
         self.look_back()
+        self.look_at_settings()  # before the caches are emptied
         places = [self.bound[place] for place in at]
         pairs = zip(places, recipes, strict=True)
         compose_all(job for bound, recipe in pairs for job in bound.jobs(recipe))
         for bound, poison in zip(places, poisons, strict=True):
             bound.lay_out()
             for result in bound.results:
-                if type(result) is torch.Tensor and result.is_contiguous():
+                if poison != FORMER and type(result) is torch.Tensor and result.is_contiguous():
                     result.reshape(-1).view(torch.uint8).fill_(poison)
             if late is not None:
                 bound.keep_back(late)
@@ -327,7 +396,18 @@ class Loaded:
             self.bound[at].finish()
 
     def burst(self, order: Sequence[int], begin_s: float) -> None:
-        """Make several timed calls, each on buffers of its own, with one wait at the end; on a GPU from a moment on."""
+        """Make several timed calls, each on buffers of its own, with one wait at the end; on a GPU from a moment on.
+
+        Where inputs come late, or outputs are still read, all of it is on another stream than the default one, which
+        does not wait for it; a module of others may launch on that one.
+        """
+        apart = any(self.bound[at].comes_on_stream for at in order) and not isinstance(
+            self.code, ModuleCode | PybindCode
+        )
+        with on_stream(another_stream()) if apart else nullcontext():
+            self._burst(order, begin_s)
+
+    def _burst(self, order: Sequence[int], begin_s: float) -> None:
         delay_until(begin_s)
         for at in order:
             self.bound[at].arrive()
@@ -374,12 +454,15 @@ class Loaded:
             if levels != 1:
                 return
         use_team(count, levels)
-        self.settings = team_settings()
+        if self.on_cpu:
+            self.settings = team_settings()
 
     def call_on(self, at: int, times: int, limit_s: float) -> Called:
         """Call it again and again into refilled outputs, or new ones of its own; what a call counts to, or keeps, shows
         in the end.
         """
+        if not self.on_cpu:
+            return in_a_row(self.place(at), times, limit_s)
         self.runs[at]()
         refilled = list(self.bound[at].results) if isinstance(self.code, KernelCode) else []
         same, end_s = _as_now(partial(self._results, at)), time.monotonic() + limit_s
@@ -398,6 +481,8 @@ class Loaded:
 
         So often each, and until they have been at it together for some time.
         """
+        if not self.on_cpu:
+            return together([self.place(at) for at in places], times)
         for at in places:
             self.runs[at]()
         same = {at: _as_now(partial(self._results, at)) for at in places}
@@ -419,7 +504,10 @@ class Loaded:
         return Called(made, any([differs, *(one.result()[1] for one in there)]))
 
     def call_first(self, first: int, second: int) -> None:
-        """Call it once at each of two places, from two threads that begin at once, where memory is filled."""
+        """Call it once at each of two places, from two threads that begin at once, on a CPU where memory is filled."""
+        if not self.on_cpu:
+            first_at_once([self.runs[first], self.runs[second]])
+            return
         begin, count = Barrier(2), torch.get_num_threads()
 
         def once(at: int) -> None:
@@ -466,9 +554,16 @@ class Loaded:
             self.code.bind(FirstLines(bound, asked, count), self.bindings[asked.at])()
         return Called(len(asked.counts), False)
 
+    def call_crossed(self, at: int, argument: int, other: int) -> None:
+        """Call it where one argument lies elsewhere, and all others where they lay before."""
+        self.code.bind(Crossed(self.bound[at], argument, self.bound[other]), self.bindings[at])()
+        if not self.on_cpu:
+            self.bound[at].finish()
+
     def on_forms(self, asked: CallOnForms) -> Callable[[], None]:
         """Return a call of it on tensors of zeros of other shapes."""
-        return self.code.bind(OfForms(self.bound[asked.at], asked), self.bindings[asked.at])
+        call = self.code.bind(OfForms(self.bound[asked.at], asked), self.bindings[asked.at])
+        return call if self.on_cpu else raising_what_is_left(call)
 
     def call_refused(self, asked: CallOnForms) -> RefusedCalls:
         """Call it many times on what it refuses, until it takes one, and see what is left of the later ones: in each of
@@ -510,6 +605,15 @@ class Loaded:
         ways = {"flushing": flushing, "filled memory": filled_memory, "no libraries": without_libraries}
         with ways[within]():
             self.runs[at]()
+
+    def launch_graph(self) -> None:
+        """Launch what was recorded, whose results lie where they lay then."""
+        assert self.graph is not None, "the judge has one recorded first"
+        graph, at, results = self.graph
+        self.bound[at].results = results
+        for _ in range(LAUNCHES):
+            graph.replay()
+        self.bound[at].finish()
 
     def record(self, at: int) -> Recorded:
         """Return what kernels of a composed source are called with in one call, as a checked program reads it, or why

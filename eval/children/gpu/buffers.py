@@ -99,11 +99,16 @@ def compose_all(jobs: Iterable[Job]) -> None:
 
 def flush_caches() -> None:
     """Let nothing of the inputs be in the L2 cache, also nothing that a kernel asked to stay there."""
+    keep_nothing_cached()
+    _flush_buffer().zero_()
+
+
+def keep_nothing_cached() -> None:
+    """Set no part of the L2 cache aside for what kernels ask to stay there."""
     runtime = _runtime()
     if runtime is not None:
         runtime.cudaDeviceSetLimit(PERSISTING_L2_LIMIT, ctypes.c_size_t(0))
         runtime.cudaCtxResetPersistingL2Cache()
-    _flush_buffer().zero_()
 
 
 def dirty_shared_memory() -> None:
@@ -113,13 +118,13 @@ def dirty_shared_memory() -> None:
 
 def come_late(to: torch.Tensor, kept: torch.Tensor) -> None:
     """Queue a content on the current stream, from a kernel that lets the next one begin before it is there."""
-    driver, kernel = _late_kernel()
+    cuda, kernel = _late_kernel()
     if kernel is not None and to.numel():
         values = (kept.data_ptr(), to.data_ptr(), to.numel() * to.element_size(), LATE_NS)
         held = [ctypes.c_uint64(value) for value in values]
         given = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        if driver.cuLaunchKernel(kernel, LATE_BLOCKS, 1, 1, LATE_THREADS, 1, 1, 0, stream, given, None) == 0:
+        if cuda.cuLaunchKernel(kernel, LATE_BLOCKS, 1, 1, LATE_THREADS, 1, 1, 0, stream, given, None) == 0:
             return
     to.copy_(kept)
 
@@ -129,10 +134,10 @@ def _late_kernel() -> tuple[Any, ctypes.c_void_p | None]:
     """Return the driver and `come_late` there; no kernel where the GPU has no programmatic launches."""
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < LATE_ARCH:
         return None, None
-    driver, module, kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
-    failed = driver.cuModuleLoadData(ctypes.byref(module), COME_LATE.encode())
-    failed = failed or driver.cuModuleGetFunction(ctypes.byref(kernel), module, b"come_late")
-    return driver, None if failed else kernel
+    cuda, module, kernel = driver(), ctypes.c_void_p(), ctypes.c_void_p()
+    failed = cuda.cuModuleLoadData(ctypes.byref(module), COME_LATE.encode())
+    failed = failed or cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"come_late")
+    return cuda, None if failed else kernel
 
 
 def answers(device: torch.device) -> bool:
@@ -172,6 +177,23 @@ def _nan_matrix() -> torch.Tensor:
 def _flush_buffer() -> torch.Tensor:
     size = 2 * int(torch.cuda.get_device_properties(0).L2_cache_size)
     return torch.empty(max(size, 64 << 20), dtype=torch.uint8, device="cuda")
+
+
+def clear_error() -> int:
+    """Return what went wrong last in the runtime that torch has loaded, and forget it: 0 where nothing did."""
+    runtime = _runtime()
+    return int(runtime.cudaGetLastError()) if runtime is not None else 0
+
+
+def held_bytes() -> int:
+    """Return how much of the device's memory is taken when all work has ended, by all programs together."""
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
 
 
 @functools.cache
