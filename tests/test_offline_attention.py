@@ -6,6 +6,7 @@ import math
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,23 @@ def test_cuda_attention_is_right(name: str, tmp_path: Path) -> None:
     assert plan is not None and plan.candidate.tier == "kernel"
     assert "attention" in plan.schedules and "product" not in plan.schedules
     assert worst_ratio(fp, emulated(plan, fp, tmp_path)) < numbers.RATIO
+
+
+WIDE = Case("return torch.softmax(x @ y.mT / 12, -1) @ y", "torch.randn(1, 20, 144)", "torch.randn(1, 37, 144)")
+
+
+@pytest.mark.parametrize("case", [EMULATED["fp32"], WIDE], ids=["queries kept", "queries in shared memory"])
+def test_one_product_of_tf32_will_do_where_it_is_allowed(case: Case, tmp_path: Path) -> None:
+    """Errors are those of factors with eleven bits, and of no fewer; PyTorch's own operator is exact even then."""
+    for body, least, most in (
+        (case.body, 2**6, 2**12),
+        ("return F.scaled_dot_product_attention(x, y, y)", 0, numbers.RATIO),
+    ):
+        fp = functional("once", replace(case, body=body))
+        plan = write(fp, CudaParameters(attention=1, tensor=2))
+        assert plan is not None and "attention" in plan.schedules
+        (folder := tmp_path / str(least)).mkdir()
+        assert least < worst_ratio(fp, emulated(plan, fp, folder)) < most
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "half"])

@@ -199,6 +199,14 @@ class CudaAttention:
         return [*kernels, *text], ["{", *indent(both), "}"]
 
     @property
+    def once(self) -> str:
+        """Return whether one product of TF32 will do, as C: where it is allowed, and a formula has PyTorch's products.
+
+        Its own operator multiplies fp32 exactly even then.
+        """
+        return str(self.tuned.tensor == 2 and not self.sixteen and math.isnan(self.region.attended.empty)).lower()
+
+    @property
     def shape(self) -> str:
         """Return the template arguments of the fixed text."""
         return f"{self.type}, {self.depth}, {self.columns}, {self.keys}, {self.rows}, {self.stages()}"
@@ -232,8 +240,8 @@ class CudaAttention:
             "    if (e == 0) scratch_p[at] = top, scratch_p[of_all + at] = all;",
             f"    scratch_p[2 * of_all + at * {self.columns} + e] = total;",
             "  };",
-            f"  attend::run<{self.shape}, FAST>((char*)shared, rows, keys, row0, low, high, of_query, of_key,",
-            f"                                 of_value, of_score, of_first, of_end, {self.unit}, give);",
+            f"  attend::run<{self.shape}, FAST, {self.once}>((char*)shared, rows, keys, row0, low, high, of_query,",
+            f"      of_key, of_value, of_score, of_first, of_end, {self.unit}, give);",
             "}",
         ]
 

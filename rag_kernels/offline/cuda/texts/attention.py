@@ -111,16 +111,19 @@ __device__ __forceinline__ Halves halves_of(float x) {
   const uint32_t high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
   return {high, __float_as_uint(x - __uint_as_float(high))};
 }
+template <bool ONCE>
 __device__ __forceinline__ void multiply_halves(float (&c)[4], const uint32_t (&high)[4], const uint32_t (&low)[4],
                                                 Halves b0, Halves b1) {
-  multiply(0.0f, c, low, b0.high, b1.high);
-  multiply(0.0f, c, high, b0.low, b1.low);
+  if constexpr (!ONCE) {  // else a product of what TF32 holds will do
+    multiply(0.0f, c, low, b0.high, b1.high);
+    multiply(0.0f, c, high, b0.low, b1.low);
+  }
   multiply(0.0f, c, high, b0.high, b1.high);
 }
 
 // Products of a warp's 16 queries with N keys, and of their weights with values, in sixteen bits. Queries of up to HELD
 // elements stay in registers.
-template <class T, int D, int E, int N, int HELD = 128> struct Warp {
+template <class T, int D, int E, int N, int HELD = 128, bool ONCE = false> struct Warp {
   static constexpr int V = 8, DP = whole(D, 16), EP = whole(E, 16), LD = DP + V, LE = EP + V;
   uint32_t kept[DP <= HELD ? DP / 16 : 1][4];
   const T* queries;
@@ -168,33 +171,49 @@ template <class T, int D, int E, int N, int HELD = 128> struct Warp {
   }
 };
 
-// The same in fp32, three products of TF32 halves each; sums of 32 terms join in fp32, since tensor cores truncate.
-template <int D, int E, int N, int HELD> struct Warp<float, D, E, N, HELD> {
+// The same in fp32, one product of TF32 or three of halves each; sums of 32 terms join in fp32, since tensor cores
+// truncate.
+template <int D, int E, int N, int HELD, bool ONCE> struct Warp<float, D, E, N, HELD, ONCE> {
   static constexpr int V = 4, DP = whole(D, 16), EP = whole(E, 16), LD = DP + V, LE = EP + V;
   static constexpr int TERMS = DP % 32 ? 16 : 32;
+  static constexpr bool KEPT = ONCE && DP <= HELD;
+  uint32_t kept[KEPT ? DP / 8 : 1][4];
   const float* queries;
   __device__ __forceinline__ void begin(const float* rows) {
-    queries = rows + threadIdx.x % 32 / 4 * LD + threadIdx.x % 4;
+    queries = rows + threadIdx.x % 16 * LD + threadIdx.x % 32 / 16 * 4;
+    if constexpr (KEPT)
+#pragma unroll
+      for (int k = 0; k < DP / 8; ++k) {
+        four(kept[k], queries + k * 8);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) kept[k][i] = halves_of(__uint_as_float(kept[k][i])).high;
+      }
   }
   __device__ __forceinline__ void scores(float (&s)[N / 8][4], const float* keys) {
-    const float* const at = keys + threadIdx.x % 32 / 4 * LD + threadIdx.x % 4;
+    const int lane = threadIdx.x % 32;
+    const float* const at = keys + (lane / 16 * 8 + lane % 8) * LD + lane / 8 % 2 * 4;
 #pragma unroll
     for (int j = 0; j < N / 8; ++j) s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
-#pragma unroll 1
+#pragma unroll(KEPT ? DP / TERMS : 1)
     for (int k0 = 0; k0 < DP; k0 += TERMS) {
       float part[N / 8][4] = {};
 #pragma unroll
       for (int k = 0; k < TERMS; k += 8) {
-        uint32_t high[4], low[4];
+        uint32_t a[4] = {}, b[4], high[4], low[4];
+        if constexpr (!KEPT) four(a, queries + k0 + k);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const Halves h = halves_of(queries[i % 2 * 8 * LD + k0 + k + i / 2 * 4]);
-          high[i] = h.high, low[i] = h.low;
+          const Halves h = halves_of(__uint_as_float(a[i]));
+          high[i] = KEPT ? kept[(k0 + k) / 8][i] : h.high, low[i] = h.low;
         }
 #pragma unroll
-        for (int j = 0; j < N / 8; ++j) {
-          const float* const b = at + j * 8 * LD + k0 + k;
-          multiply_halves(part[j], high, low, halves_of(b[0]), halves_of(b[4]));
+        for (int j = 0; j < N / 8; j += 2) {
+          four(b, at + j * 8 * LD + k0 + k);
+          Halves of[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) of[i] = halves_of(__uint_as_float(b[i]));
+          multiply_halves<ONCE>(part[j], high, low, of[0], of[1]);
+          multiply_halves<ONCE>(part[j + 1], high, low, of[2], of[3]);
         }
       }
 #pragma unroll
@@ -220,7 +239,7 @@ template <int D, int E, int N, int HELD> struct Warp<float, D, E, N, HELD> {
 #pragma unroll
       for (int j = 0; j < N / 8; ++j) {
         const float* const b = at + j * 8 * LE + e * 8;
-        multiply_halves(part, high[j], low[j], halves_of(b[0]), halves_of(b[LE]));
+        multiply_halves<ONCE>(part, high[j], low[j], halves_of(b[0]), halves_of(b[LE]));
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) o[e][i] += part[i];
@@ -231,8 +250,8 @@ template <int D, int E, int N, int HELD> struct Warp<float, D, E, N, HELD> {
 // One block: ROWS queries from `row0` meet keys from `low` to `high`. Warps share the queries, and where these are few
 // the keys of a tile; what they found meets at the end. Differences of scores, times `unit`, are powers of two; `give`
 // gets a row's sums.
-template <class T, int D, int E, int KEYS, int ROWS, int STAGES, int FAST, class Query, class Key, class Value,
-          class Score, class First, class End, class Give>
+template <class T, int D, int E, int KEYS, int ROWS, int STAGES, int FAST, bool ONCE, class Query, class Key,
+          class Value, class Score, class First, class End, class Give>
 __device__ __forceinline__ void run(char* memory, int64_t rows, int64_t keys, int64_t row0, int64_t low, int64_t high,
                                     Query query, Key key, Value value, Score score, First first, End end, float unit,
                                     Give give) {
@@ -247,7 +266,7 @@ __device__ __forceinline__ void run(char* memory, int64_t rows, int64_t keys, in
                            i0 + threadIdx.x % 32 / 4 + 8 < last ? i0 + threadIdx.x % 32 / 4 + 8 : last};
   const int64_t from[2] = {first(mine[0]), first(mine[1])}, to[2] = {end(mine[0]), end(mine[1])};
   const int64_t inside = first(i0 + 15 < last ? i0 + 15 : last), outside = end(i0 < last ? i0 : last);
-  Warp<T, D, E, N> products;
+  Warp<T, D, E, N, 128, ONCE> products;
   float o[EP / 8][4] = {}, top[2] = {-INFINITY, -INFINITY};
   typename Total<T>::type all[2] = {0, 0};
   const auto bring_tile = [&](int64_t n0, int stage) {
