@@ -388,4 +388,7 @@ PROBLEMS = {
     "spread products": task(
         "(x.unsqueeze(2) * y.unsqueeze(0)).sum(1)", "torch.randn(64, 256), torch.randn(256, 64)", arguments="x, y"
     ),
+    "cut": task("F.threshold(x, 0.3725, -2.0)", "torch.randn(256, 512)"),
+    "even steps": task("torch.clamp(torch.round(x * 16.0), -128.0, 127.0) * 0.0625", "torch.randn(256, 512)"),
+    "counted": task("torch.histc(x, bins=50, min=-2.3, max=2.7)", "torch.randn(65536)"),
 }

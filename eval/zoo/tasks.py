@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from textwrap import dedent, indent
 
-from rag_kernels.eval.zoo.bodies import agreeing, elements, indices, left_out, products, rows
+from rag_kernels.eval.zoo.bodies import agreeing, at_numbers, elements, indices, left_out, products, rows
 
-TASKS = {task.name: task for family in (rows, products, elements, indices, agreeing, left_out) for task in family.TASKS}
+FAMILIES = (rows, products, elements, indices, agreeing, left_out, at_numbers)
+TASKS = {task.name: task for family in FAMILIES for task in family.TASKS}
 
 HEAD = """\
 #include "rag_kernel.h"
