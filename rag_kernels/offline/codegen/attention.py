@@ -41,12 +41,16 @@ class TileNest:
         raise AssertionError("a loop of no part")
 
     def apart(self, whole: str, part: tuple[ir.Atom, ...], ctype: str = "const int64_t") -> list[str]:
-        """Return declarations of the indices of a part, of which `whole` runs through all together."""
+        """Return declarations of the indices of a part, of which `whole` runs through all together.
+
+        They are divided in 32 bits, each score's anew: a division of 64 takes as long as all else that a score does.
+        """
+        number = f"uint32_t({whole})" if len(part) > 1 else whole
         lines = []
         for i, leaf in enumerate(part):
             inner = self.names.product(part[i + 1 :])
-            text = f"{whole} / ({inner})" if i + 1 < len(part) else whole
-            lines.append(f"{ctype} {self.index(leaf)} = {text}{f' % {self.names[leaf]}' if i else ''};")
+            text = f"{number} / uint32_t({inner})" if i + 1 < len(part) else number
+            lines.append(f"{ctype} {self.index(leaf)} = {text}{f' % uint32_t({self.names[leaf]})' if i else ''};")
         return lines
 
     def offset(self, access: Access, *parts: tuple[ir.Atom, ...]) -> str:

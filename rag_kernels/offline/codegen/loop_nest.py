@@ -7,8 +7,10 @@ shapes. Knows nothing of statements or threads.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from rag_kernels.offline.fusion.regions import Region
@@ -202,7 +204,7 @@ def build_nest(region: Region, names: Names) -> Nest:
     accesses = {v: access_of(v.stored, v.index, names) for v in loads}
     stores = {buffer: store_access(region, buffer, names) for buffer in region.stores}
     every = [*stores.values(), *accesses.values()]
-    order = loop_order(region, every)
+    order = loop_order(region, list(stores.values()), list(accesses.values()))
     inner = order[-1] if order else None
     windowed = any(a.window and a.size < LONG_WINDOW for a in region.reduced)
     reduced = [a for a in order if a in region.reduced]
@@ -233,17 +235,24 @@ def loop_over(group: tuple[ir.Atom, ...], var: str, names: Names) -> Loop:
     return Loop(group, var, names.product(group), ir.size_of(group))
 
 
-def loop_order(region: Region, accesses: list[Access]) -> list[ir.Atom]:
-    """Return the atoms outermost first, in the order of memory of the access that runs over most of them.
+def loop_order(region: Region, stores: list[Access], loads: list[Access]) -> list[ir.Atom]:
+    """Return the atoms outermost first, in the order of memory of a store that runs over most of them, else of a load.
 
-    A loop on which a computed index depends steps as far as that index does.
+    Where such lie in several ways, it is the way in which most of all do that run over as many. A loop on which a
+    computed index depends steps as far as that index does.
     """
     atoms = [*region.outer, *region.reduced]
 
     def step(access: Access, atom: ir.Atom) -> float:
         return max(abs(access.stride(atom)), access.led.get(atom, 0))
 
-    reference = max(accesses, key=lambda a: len([x for x in atoms if step(a, x)]))
+    def stepped(access: Access) -> list[ir.Atom]:
+        return sorted((atom for atom in atoms if step(access, atom)), key=partial(step, access))
+
+    most = max(len(stepped(access)) for access in [*stores, *loads])
+    first, then = ([a for a in some if len(stepped(a)) == most] for some in (stores, loads))
+    votes = Counter(atom for access in [*first, *then] for atom in stepped(access)[:1])
+    reference = max(first or then, key=lambda access: sum(votes[atom] for atom in stepped(access)[:1]))
     return sorted(atoms, key=lambda a: (step(reference, a) != 0, -step(reference, a), a.serial))
 
 
