@@ -94,6 +94,14 @@ CASES |= {
         "torch.randn(400, 8)",
         "torch.randint(0, 60, (400, 2))",
     ),
+    "what was before": Case(  # a scatter's base is read again as it was, and its elements where they are stored
+        "w = self.w; b = x * w; z = b.index_add(0, y, x); q = x.new_zeros(9, 8).index_add(0, y, b);"
+        "e = x.sigmoid() * w[y] + b; r = x.new_zeros(9, 8).index_add(0, y, e);"
+        "return z, q, r, b * z.sum(), e, b.index_add(0, y, x * 2), e.sum(0)",
+        "torch.randn(40, 8)",
+        "torch.randint(0, 9, (40,))",
+        init="self.w = nn.Parameter(torch.randn(40, 8))",
+    ),
     "histograms": Case(  # of each image apart, in shared memory
         "f = y.flatten(1).long() * 4; h = x.new_zeros(30, 70).scatter_add(1, f, torch.ones_like(f, dtype=x.dtype));"
         "m = x.new_zeros(30, 70).scatter_reduce(1, f[:20], x[:20], 'amax'); a = f.flatten();"

@@ -109,3 +109,32 @@ def test_a_roll_of_windows_is_read_where_they_lie(tmp_path: Path) -> None:
     body += "return y + torch.roll(w, (3, -2), (1, 2))"
     text = right_text(Case(body, "torch.randn(12, 20, 8)", "torch.randn(2, 12, 10, 8)"), tmp_path)
     assert len(heads(text)) == 1
+
+
+def test_what_a_scatter_takes_is_computed_once_where_another_nest_stores_it(tmp_path: Path) -> None:
+    body = "e = torch.tanh(x * self.w[y]); return x.new_zeros(9, 8).index_add(0, y, e), e"
+    init = "self.w = nn.Parameter(torch.randn(9, 8))"
+    text = right_text(Case(body, "torch.randn(40, 8)", "torch.randint(0, 9, (40,))", init=init), tmp_path)
+    assert text.count("w_p[") == 1
+
+
+def test_loops_follow_the_store_that_lies_as_most_of_what_is_read(tmp_path: Path) -> None:
+    body = "n = F.layer_norm(x + y, (64,)); return n.transpose(1, 2).contiguous(), n"
+    text = right_text(Case(body, "torch.randn(6, 32, 64)", "torch.randn(6, 32, 64)"), tmp_path)
+    assert ["rows of" in head for head in heads(text)] == [True]
+
+
+def test_sums_down_columns_of_which_half_lie_across_are_in_parts(tmp_path: Path) -> None:
+    body = "return (x + y.mT).sum((0, 1)), (x * y.mT).sum((0, 1))"
+    text = right_text(Case(body, "torch.randn(512, 32, 64)", "torch.randn(512, 64, 32)"), tmp_path)
+    assert len(heads(text)) == 2
+
+
+def test_a_value_in_two_shapes_is_stored_once(tmp_path: Path) -> None:
+    body = (
+        "f = (x[y].view(30, 24) @ self.k).tanh(); q = torch.zeros_like(x).index_add(0, y.view(-1), f.view(-1, 3));"
+        "return q, (x[y].view(30, 24) * f).sum(-1)"
+    )
+    init = "self.k = nn.Parameter(torch.randn(24, 24))"
+    text = right_text(Case(body, "torch.randn(50, 3)", "torch.randint(0, 50, (30, 8))", init=init), tmp_path)
+    assert sum("products of" in head for head in heads(text)) == 1 and text.count("_data = scratch<") == 2

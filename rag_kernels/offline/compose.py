@@ -46,6 +46,7 @@ from rag_kernels.offline.fusion.stores.joined_scatters import with_scatters_in_p
 from rag_kernels.offline.fusion.stores.layouts import laid_as_read
 from rag_kernels.offline.fusion.stores.read_from_results import with_products_read_from_results
 from rag_kernels.offline.fusion.stores.rematerialize import with_shared_values, without_rematerialization
+from rag_kernels.offline.fusion.stores.stored_sooner import with_stores_sooner
 from rag_kernels.offline.fusion.sums.components import with_components_apart
 from rag_kernels.offline.fusion.sums.online_reduction import one_pass
 from rag_kernels.offline.fusion.sums.parts import Split
@@ -225,7 +226,7 @@ def _planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
         lowered = lowered_with_attention(fp, apart, rules, chained=backend == "cuda")
     else:
         lowered = begin().run(rules)
-    lowered = with_shared_values(read_in_pieces(with_scatters_in_place(lowered)))
+    lowered = with_stores_sooner(with_shared_values(read_in_pieces(with_scatters_in_place(lowered))))
     specs = dict(lowered.buffers)
     checker = Checker(specs)
     lowered = without_rematerialization(lowered.checked(checker, "Lowering")).checked(checker, "Rematerialisation")

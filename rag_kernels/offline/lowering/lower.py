@@ -8,6 +8,7 @@ Knows nothing of C++.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -425,7 +426,18 @@ class Lowering:
         try:
             return ir.rebuild(value, mapping, dims)
         except ir.Unfusable:
-            return self.reload(value)
+            return self.read_in_shape(value) or self.reload(value)
+
+    def read_in_shape(self, value: ir.Value) -> ir.Value | None:
+        """Return the value as a load of what is stored of it in another shape, in the same order; None without such."""
+        dtype = self.storage.get(value, value.dtype)
+        order = [leaf for group in value.dims for leaf in ir.leaves(group)]
+        for (kept, stored), name in self.kept.items():
+            same = strip(kept) is strip(value) and stored == dtype and kept.shape != value.shape
+            if same and [leaf for group in kept.dims for leaf in ir.leaves(group)] == order:
+                with suppress(ir.Unfusable):
+                    return self.view(ir.load(name, self.specs[name].shape, dtype), value.shape)
+        return None
 
     def tracked(self, value: ir.Value) -> ir.Value:
         """Record the value with the loops that it uses, and return it."""

@@ -22,7 +22,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.rewriting import rebuilt
-from rag_kernels.offline.lowering.steps import Lowered, Step, Stored, made_by, with_values
+from rag_kernels.offline.lowering.steps import Lowered, Scattered, Step, Stored, made_by, with_values
 
 MANY_LOADS = 3  # tensors of its size that a value is computed from, at which it is stored for a later step
 
@@ -91,17 +91,18 @@ def _is_worth_a_tensor(value: ir.Value) -> bool:
 
 
 def without_rematerialization(lowered: Lowered) -> Lowered:
-    """Return the steps with loads in place of costly values that are stored by an earlier step."""
+    """Return the steps with loads in place of costly values that an earlier step stores, and no scatter changes."""
     reader = _Reader()
     steps: list[Step] = []
+    changed = {step.buffer for step in lowered.steps if isinstance(step, Scattered)}
     for place, step in enumerate(lowered.steps):
         if isinstance(step, Stored):
             steps.append(replace(step, value=reader.read(step.value)))
             reader.write(step.buffer, place)
-            if step.slot is None and _is_whole(step.value) and _is_costly(step.value):
+            if step.slot is None and is_whole(step.value) and is_costly(step.value) and step.buffer not in changed:
                 reader.keep(step)
         else:
-            steps.append(with_values(step, reader.read))
+            steps.append(with_values(step, reader.read_whole if isinstance(step, Scattered) else reader.read))
             for buffer in made_by(step):
                 reader.write(buffer, place)
     return replace(lowered, steps=tuple(steps))
@@ -150,6 +151,11 @@ class _Reader:
             return replaced
         return self.loading(value, last)[0]
 
+    def read_whole(self, value: ir.Value) -> ir.Value:
+        """Return the value as a load if it is stored, else with loads of what is: a kernel of its own takes it."""
+        step = self.stored.get(strip(value))
+        return load_of(step, value) if step else self.loading(value, EVERY)[0]
+
     def loading(self, value: ir.Value, last: int) -> tuple[ir.Value, frozenset[str]]:
         """Return the value with loads of what the steps up to number `last` stored, and their buffers.
 
@@ -168,9 +174,7 @@ class _Reader:
             again = v in reduced and any(tile_of(w) for w in ir.walk(below))
             if self.places[step.buffer] > last and not again:
                 return None
-            dims = tuple(_as_one(group) for group in step.value.dims)
-            forms = tuple(ir.Form(tuple((atom, 1) for atom in group)) for group in dims)
-            return ir.Load(v.dims, v.dtype, step.buffer, dims, forms, step.spec.dtype), frozenset([step.buffer])
+            return load_of(step, v), frozenset([step.buffer])
 
         def visit(v: ir.Value) -> ir.Value:
             if v not in seen:
@@ -193,7 +197,14 @@ class _Reader:
         return self.buffers[value]
 
 
-def _is_whole(value: ir.Value) -> bool:
+def load_of(step: Stored, value: ir.Value) -> ir.Load:
+    """Return the load of a value that a step stores."""
+    dims = tuple(_as_one(group) for group in step.value.dims)
+    forms = tuple(ir.Form(tuple((atom, 1) for atom in group)) for group in dims)
+    return ir.Load(value.dims, value.dtype, step.buffer, dims, forms, step.spec.dtype)
+
+
+def is_whole(value: ir.Value) -> bool:
     """Return whether no dimension is expanded: a reader of the value itself has no loop over such a one."""
     return {atom for group in value.dims for atom in ir.leaves(group)} <= ir.tree_atoms(value)
 
@@ -207,7 +218,7 @@ def _as_one(group: ir.Group) -> ir.Group:
     return (reduce(joined, ir.leaves(group)),) if group else ()
 
 
-def _is_costly(value: ir.Value) -> bool:
+def is_costly(value: ir.Value) -> bool:
     """Return whether computing a value again costs more than reading it.
 
     It does for a reduction, and for a value of several tensors of its size.
