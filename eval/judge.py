@@ -57,7 +57,7 @@ from rag_kernels.eval.trial.trial import Trial
 
 CRASH_BYTES = 1 << 22  # of a tensor, when a crash is looked for: the rest repeats them
 COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"  # torch's own variable; 1 starts no pool of compilers
-CHECKS_VERSION = "96"  # of what is checked and how; raise it with every change of a check
+CHECKS_VERSION = "97"  # of what is checked and how; raise it with every change of a check
 
 
 def judge_version(rule: TimingRule) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from random import Random
 
 import numpy as np
@@ -34,6 +35,7 @@ class Placement:
     low: bool | None = None
     mapped: bool = False
     same: tuple[int, ...] = ()
+    alone: int | None = None
 
     @property
     def is_within_pages(self) -> bool:
@@ -67,6 +69,9 @@ def lay_out(session: ProblemSession, number: int, where: Placement, *, read_only
     if where.is_within_pages:
         step, rng = where.step or 0, session.rng
         begins = [as_allocated(s, rng) if where.mapped else anywhere(s, step, rng) for s in forms]
+        if where.alone is not None:
+            kept = [at * (n == where.alone) for n, at in enumerate(chain.from_iterable(begins))]
+            begins = [tuple(kept[: len(session.specs)]), tuple(kept[len(session.specs) :])]
     at = [0, 0]
     if where.low is not None:
         sizes = session.content_bytes, session.output_bytes

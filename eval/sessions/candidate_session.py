@@ -129,6 +129,7 @@ class LoadedCandidate(CandidateWorker):
         low: bool | None = None,
         mapped: bool = False,
         same: Sequence[int] = (),
+        alone: int | None = None,
         beside: BoundBuffers | None = None,
     ) -> BoundBuffers:
         """Bind to buffers of their own; `tight` puts every tensor's end right before a guard page (CPU).
@@ -136,10 +137,11 @@ class LoadedCandidate(CandidateWorker):
         `step` puts tensors within their pages (CPU), at multiples of so many bytes, or (0) at any odd element; `low`
         maps them (CPU) where a heap may be, within 4 GiB or beyond; `mapped` has them begin where PyTorch allocates
         them (CPU), large ones all at one place in their pages. `same` gives one for several arguments (CPU).
-        `strided` binds to copies of the first draw, whose elements lie otherwise in memory. A place
-        `beside` another is called in one burst with it, on the same parameters: a module may serve both.
+        Of arguments and then outputs `alone` is the number of the one that `step` holds for: others begin at pages.
+        `strided` binds to copies of the first draw, whose elements lie otherwise in memory. A place `beside` another is
+        called in one burst with it, on the same parameters: a module may serve both.
         """
-        where = Placement(tight, step, low, mapped, tuple(same))
+        where = Placement(tight, step, low, mapped, tuple(same), alone)
         read_only = "read-only inputs" not in self.limits.without
         place = lay_out(session, len(self.places), where, read_only=read_only)
         content, outputs = place.content, place.outputs

@@ -76,6 +76,7 @@ from rag_kernels.eval.trial.surroundings import (
 from rag_kernels.eval.trial.timed import Timed, Timing, measurement
 from rag_kernels.eval.trial.under_sanitizers import MOST_SANITIZED_BYTES, SANITIZED_BYTES, UnderSanitizers
 
+MOST_ALONE = 6  # tensors that alone begin at any element, in a confirmation; before it one
 NAMED_TIMES = {False: 2, True: 6}  # draws that have something of its numbers; in a confirmation
 STRIDED: tuple[Strided, ...] = ("exchanged", "with gaps")
 T = TypeVar("T")
@@ -310,8 +311,12 @@ class Trial:
         """Label a need for tensors that begin where PyTorch allocates them; False if the worker is lost."""
         if session.on_gpu or "guard pages" in self.without:
             return True
+        tensors = len(session.specs) + len(session.fp.outputs)
+        alone = session.rng.sample(range(tensors), min(tensors, MOST_ALONE if self.thorough else 1))
         try:
-            Checks(subject, subject.bind(session, step=0), self.found, self.without).first_draw("at any element")
+            for number in (None, *alone):
+                place = subject.bind(session, step=0, alone=number)
+                Checks(subject, place, self.found, self.without).first_draw("at any element")
         except Stopped as stopped:
             if isinstance(stopped.verdict, Rejected):
                 raise

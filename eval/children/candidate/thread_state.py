@@ -155,12 +155,12 @@ def team_settings() -> tuple[int, ...]:
 @contextmanager
 def other_team(count: int, levels: int) -> Iterator[None]:
     """Have this thread's teams be such meanwhile, as `use_team` makes them."""
-    own = torch.get_num_threads()  # which are OpenMP's
+    own, own_levels = torch.get_num_threads(), _levels()  # OpenMP's are torch's
     _set_team(count, levels)
     try:
         yield
     finally:
-        _set_team(own, 1)
+        _set_team(own, own_levels)
 
 
 def use_team(count: int, levels: int = 1) -> None:
@@ -173,6 +173,12 @@ def use_team(count: int, levels: int = 1) -> None:
         with suppress(AttributeError):
             ctypes.CDLL(None).mallopt(_ARENA_MAX, _ARENAS)
     _set_team(count, levels)
+
+
+def _levels() -> int:
+    with suppress(OSError):
+        return int(ctypes.CDLL(_OPENMP).omp_get_max_active_levels())
+    return 1
 
 
 def _set_team(count: int, levels: int) -> None:

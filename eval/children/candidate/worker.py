@@ -453,6 +453,8 @@ class Loaded:
             self.code.kernels._within = partial(other_team, count, levels) if levels != 1 else None
             if levels != 1:
                 return
+        if self.on_cpu:
+            self.look_at_settings()  # what calls up to now have changed is no longer seen then
         use_team(count, levels)
         if self.on_cpu:
             self.settings = team_settings()
