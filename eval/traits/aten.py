@@ -287,7 +287,7 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("randperm scalar_tensor tril_indices triu_indices", Operator(cost="factory", names_device=True)),
     ("new_ones new_zeros", _FACTORY),
     ("full_like ones_like zeros_like", replace(_FACTORY, free=True)),
-    ("empty_like", Operator(cost="factory", free=True)),
+    ("empty_like new_empty", Operator(cost="factory", free=True)),
     ("rand_like", Operator(cost="factory", sized=True)),
     ("randn_like new_full", Operator(cost="factory")),
     ("empty_strided", Operator(free=True)),  # only composed candidates call it

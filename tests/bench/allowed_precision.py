@@ -219,7 +219,7 @@ class Computed:
         self.generator = torch.Generator().manual_seed(session.rng.getrandbits(40))
         self.made: list[torch.Tensor] = []
 
-    def prepare(self, place: BoundBuffers, recipe: Recipe) -> None:
+    def prepare(self, place: BoundBuffers, recipe: Recipe, *, former: bool = False) -> None:
         self.session.write(recipe)
 
     def call(self, place: BoundBuffers) -> None:
