@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("problems", nargs="+", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype")
+    parser.add_argument("--cache", type=Path, help="one for all problems, so that none but the first is a first run")
     asked, more = parser.parse_known_args()
     print(f"Machine: {cpu_name()}.\n\n| problem | seconds | its set-up and baselines | candidates | speed-up |")
     print("|---|---:|---:|---:|---:|", flush=True)
@@ -44,7 +45,7 @@ def main() -> None:
                 capture_output=True,
                 text=True,
                 check=False,
-                env=os.environ | {"RAG_KERNELS_CACHE": f"{folder}/cache"},
+                env=os.environ | {"RAG_KERNELS_CACHE": str(asked.cache or f"{folder}/cache")},
             )
             seconds = time.perf_counter() - started
         rows = [json.loads(line) for line in done.stdout.splitlines()]
