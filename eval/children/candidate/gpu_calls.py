@@ -34,7 +34,7 @@ SHARED_MEMORY, MOST_SHARED_MEMORY = 8, 97
 # Takes a multiprocessor, by all of its shared memory, for so many nanoseconds.
 HOLD = """
 .version 7.8
-.target sm_90
+.target sm_75
 .address_size 64
 .visible .entry hold(.param .u64 pause) {
   .reg .pred %p;

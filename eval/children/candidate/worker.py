@@ -32,6 +32,7 @@ from rag_kernels.eval.children.candidate.bound_buffers import Bound, Crossed, Fi
 from rag_kernels.eval.children.candidate.candidate_code import ComposedCode, KernelCode, ModuleCode, PybindCode, load
 from rag_kernels.eval.children.candidate.gpu_calls import (
     OF_CACHE,
+    REFILL,
     Place,
     another_stream,
     device_settings,
@@ -129,7 +130,6 @@ from rag_kernels.eval.process.channel import Channel, Failed
 TOGETHER_S = 0.03  # at least, that two callers call at once: another thread needs some of it to begin
 REFUSED_PARTS = 3  # of calls that it refuses, the first to settle
 LAUNCHES = 2  # of a graph: what a call leaves for the next one shows in the second
-REFILL = 0x5A  # bytes of outputs between calls in a row: a large finite number of every format
 
 
 def serve_cuda(channel: Channel) -> None:
